@@ -1,0 +1,1 @@
+"""The EAGLE-3 runbook: one module per step, each with a `doc` that an operator could follow by hand."""

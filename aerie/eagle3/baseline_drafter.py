@@ -1,0 +1,129 @@
+"""Step baseline-drafter: a drafter trained briefly on generic text, in the place of a published one."""
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aerie.eagle3 import specforge
+from aerie.eagle3.profile import Baseline, Drafter
+from aerie.errors import AerieError
+from aerie.runbook.step import Context, Json, write_atomic
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["doc", "run"]
+
+doc = """\
+Production starts from a published drafter, and this step then only fetches it and takes the vocabulary map out of its
+weights. Here a stand-in is made. Like a published one it was not trained on this target's answers: what the fine-tuning
+adds is then visible, and how much says nothing about a real published drafter.
+
+1. Run the target by transformers over `baseline.samples` pieces of Python's manual (`generic.jsonl`), teacher-forced,
+   and keep the hidden states after the layers `drafter.aux_layers` and the last one, after its norm.
+2. Count the tokens and keep the `drafter.draft_vocab_size` most frequent ones: `vocab_map.pt`, {d2t, t2d}.
+3. Train `baseline.steps` steps with SpecForge and export in SGLang's format, which vLLM loads as well.
+
+The map belongs to the drafter for good: row i of its `lm_head` means token i + d2t[i].
+"""
+
+
+def run(context: Context) -> Mapping[str, Json]:
+    """Write drafter/ (config.json, model.safetensors), vocab_map.pt and the trainer's configuration and log."""
+    drafter = Drafter.model_validate(context.values["drafter"])
+    baseline = Baseline.model_validate(context.values["baseline"])
+    target = context.inputs["target"].path / "model"
+    target_config = json.loads((target / "config.json").read_bytes())
+    rows = _pick(context.inputs["target"].path / "generic.jsonl", baseline.samples)
+    counts = Counter(
+        token for row in rows for token, counted in zip(row["input_ids"], row["loss_mask"], strict=True) if counted
+    )
+
+    import torch
+
+    vocab_map = context.out / "vocab_map.pt"
+    mapping = specforge.vocabulary_map(counts, drafter.draft_vocab_size, target_config["vocab_size"])
+    torch.save(mapping, vocab_map)
+    config = context.scratch / "drafter.json"
+    shape = specforge.draft_config(
+        target_config, draft_vocab_size=drafter.draft_vocab_size, aux_layers=drafter.aux_layers
+    )
+    write_atomic(config, json.dumps(shape).encode())
+    features = context.scratch / "features"
+    features.mkdir()
+    for index, (row, aux, last) in enumerate(_states(target, rows, drafter.aux_layers)):
+        torch.save(
+            {
+                "input_ids": torch.tensor(row["input_ids"]),
+                "loss_mask": torch.tensor(specforge.feature_mask(row["loss_mask"])),
+                "aux_hidden_state": aux,
+                "hidden_state": last,
+            },
+            features / f"{index:05d}.ckpt",
+        )
+        context.progress(index + 1, len(rows), unit="samples", note="hidden states")
+
+    plan = specforge.Plan(
+        target=target,
+        drafter_config=config,
+        vocab_map=vocab_map,
+        features=features,
+        start=None,
+        samples=len(rows),
+        epochs=-(-baseline.steps // (len(rows) // baseline.batch)),
+        max_steps=baseline.steps,
+        batch=baseline.batch,
+        learning_rate=baseline.learning_rate,
+        ttt_length=drafter.ttt_length,
+        max_length=max(len(row["input_ids"]) for row in rows),
+    )
+    curve, checkpoint = specforge.train(plan, context.scratch, specforge.CPU, specforge.reporter(context))
+    exported = context.out / "drafter"
+    specforge.export(checkpoint, config, vocab_map, exported, specforge.CPU, context.scratch / "export.log")
+    for name in ("train.yaml", "train.log"):
+        shutil.copy(context.scratch / name, context.out / name)
+    kept = sum(count for token, count in counts.items() if mapping["t2d"][token])
+    return {
+        "trainer": specforge.trainer(),
+        "samples": len(rows),
+        "tokens": sum(len(row["input_ids"]) for row in rows),
+        "steps": baseline.steps,
+        "loss": curve.loss,
+        "accuracy": curve.accuracy,
+        "vocab": {
+            "target": target_config["vocab_size"],
+            "draft": drafter.draft_vocab_size,
+            "covered_share": kept / counts.total(),
+        },
+    }
+
+
+def _pick(path: Path, samples: int) -> list[Json]:
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    if len(rows) < samples:
+        raise AerieError(
+            "baseline.samples",
+            seen=samples,
+            expected=f"at most {len(rows)}, the pieces of text there are",
+            remedy="Lower baseline.samples in the profile.",
+        )
+    # Spread over the whole manual, which is in the order of its topics.
+    return [rows[index * len(rows) // samples] for index in range(samples)]
+
+
+def _states(
+    target: Path, rows: Sequence[Json], aux_layers: Sequence[int]
+) -> "Iterator[tuple[Json, torch.Tensor, torch.Tensor]]":
+    """Per row: [1, T, 3H] after the aux layers and [1, T, H] after the final norm, in bf16 as engines compute."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.bfloat16).eval().model
+    with torch.no_grad():
+        for row in rows:
+            output = model(input_ids=torch.tensor([row["input_ids"]]), output_hidden_states=True, use_cache=False)
+            aux = torch.cat([output.hidden_states[layer] for layer in aux_layers], dim=-1)
+            yield row, aux, output.last_hidden_state

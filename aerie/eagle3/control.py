@@ -1,0 +1,203 @@
+"""The control experiment: the same engine, prompts and minutes for no drafter, the baseline, the fine-tuned one."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aerie.eagle3 import serving
+from aerie.eagle3.profile import Bench, Cost, Drafter, Engine
+from aerie.engines import bench, vllm
+from aerie.engines.bench import Arm, Prompt, Record, Run
+from aerie.engines.client import Client, connect
+from aerie.engines.server import Server
+from aerie.errors import UsageError
+from aerie.runbook.step import Context, Json, write_atomic
+
+__all__ = ["BASE", "BASE_FIXED", "DRAFTERS", "divergence", "doc", "forced", "gap_nats", "run"]
+
+BASE, BASE_FIXED = "base", "base-fixed"
+DRAFTERS = ("baseline", "finetuned")
+_LOGPROBS = 20  # vLLM's limit on how many it gives
+
+doc = """
+Start four servers of the same target at once: without a drafter (`base`), with the baseline drafter, with the
+fine-tuned one, and one whose acceptance is forced. The flags are those of step `serve-base` and, for a drafter,
+
+    --speculative-config '{"method": "eagle3", "model": "drafter", "num_speculative_tokens": 3}'
+
+Measure one after the other, and all of them again in another order, several times: the machine's speed drifts by tens
+of percent within minutes. Before and after each run read `/metrics`; from the differences
+
+    accept length = 1 + num_accepted_tokens / num_drafts        acceptance rate = num_accepted_tokens / num_draft_tokens
+
+Forced acceptance measures what a verify step costs, whatever the drafter is worth: with forced length L and the same
+number of tokens, R = L x tokens/s without a drafter / tokens/s forced. vLLM's own switch for it
+(`rejection_sample_method: synthetic`) ends the engine at the first request on a CPU, so aerie/engines/vllm_cpu/forced.py
+replaces the greedy kernel. Forced text is not the target's: it runs with `ignore_eos`, against `base-fixed`, which is
+the `base` server with the same prompts and lengths.
+
+Where a drafter's output leaves that of `base`, send the prompt and the common tokens to the `base` server with
+`"max_tokens": 1, "logprobs": 20`: the gap is the log probability of its best token minus that of the worse of the two.
+"""
+
+
+def forced(length: float) -> str:
+    """The arm of one forced accept length."""
+    return f"forced-{length:.1f}"
+
+
+def divergence(base: Sequence[int], other: Sequence[int]) -> int | None:
+    """Where two outputs part: the first position that differs, also one that only the longer has; None if equal."""
+    if list(base) == list(other):
+        return None
+    length = min(len(base), len(other))
+    return next((i for i in range(length) if base[i] != other[i]), length)
+
+
+def gap_nats(top: Mapping[int, float], tokens: Sequence[int | None]) -> float:
+    """How far the least likely of `tokens` is below the best token, in nats; 0 if all are the best.
+
+    top: log probabilities of the best tokens, by id. A token that is not among them is at least as far as their
+    last, so its true gap is that or more; None (an output that had ended) is taken as such a token.
+    """
+    best, last = max(top.values()), min(top.values())
+    return best - min(top.get(token, last) if token is not None else last for token in tokens)
+
+
+def run(context: Context) -> Mapping[str, Json]:
+    """Serve all, measure interleaved, find and score the divergences."""
+    engine, drafter = Engine(**context.values["engine"]), Drafter(**context.values["drafter"])
+    values, cost = Bench(**context.values["bench"]), Cost(**context.values["cost"])
+    _check_lengths(cost, drafter)
+    held = context.inputs["target"].path / "prompts.held.jsonl"
+    prompts, fixed = serving.read_prompts(held, values.prompts), serving.read_prompts(held, cost.prompts)
+    control = context.scratch / "forced-length"
+    with serving.servers(context, engine, _modes(context, drafter, cost)) as servers:
+        arms = [
+            Arm(
+                name=name,
+                server=servers[name],
+                prompts=prompts,
+                max_tokens=values.max_tokens,
+                concurrency=tuple(values.concurrency),
+            )
+            for name in (BASE, *DRAFTERS)
+        ]
+        probes = [(BASE_FIXED, servers[BASE], None)] if cost.accept_lengths else []
+        probes += [(forced(length), servers["forced"], length) for length in cost.accept_lengths]
+        for name, server, length in probes:
+            arms.append(
+                Arm(
+                    name=name,
+                    server=server,
+                    prompts=fixed,
+                    max_tokens=values.max_tokens,
+                    concurrency=(1,),
+                    ignore_eos=True,
+                    before=lambda length=length: length and vllm.write_forced_length(control, length),
+                )
+            )
+        runs, load = bench.measure(
+            arms,
+            repetitions=values.repetitions,
+            counters=vllm.counters,
+            on_progress=lambda done, total, note: context.progress(done, total, unit="requests", note=note),
+        )
+        divergences = asyncio.run(_divergences(context, servers[BASE], runs, prompts))
+    for arm in arms:
+        rows = [record.to_dict() for run in runs if run.arm == arm.name for record in run.records]
+        write_atomic(context.out / f"records.{arm.name}.jsonl", "".join(json.dumps(r) + "\n" for r in rows).encode())
+    names = [arm.name for arm in arms]
+    return {
+        "engine": serving.engine_evidence(context),
+        "order": [bench.order(names, repetition) for repetition in range(1, values.repetitions + 1)],
+        "arms": {
+            arm.name: {
+                "start_s": arm.server.start_s,
+                "flags": list(arm.server.launch.flags),
+                "runs": [bench.summarize(run) for run in runs if run.arm == arm.name],
+            }
+            for arm in arms
+        },
+        "divergences": divergences,
+        "outputs_same_across_repetitions": {name: _is_same(runs, name) for name in names},
+        "client": load.to_dict(),
+    }
+
+
+def _check_lengths(cost: Cost, drafter: Drafter) -> None:
+    most = drafter.num_speculative_tokens + 1
+    for length in cost.accept_lengths:
+        if length > most:
+            raise UsageError(
+                "cost.accept_lengths",
+                seen=length,
+                expected=f"at most drafter.num_speculative_tokens + 1, {most}",
+                remedy="A verify step cannot accept more drafts than were made.",
+            )
+
+
+def _modes(context: Context, drafter: Drafter, cost: Cost) -> dict[str, vllm.Mode]:
+    tokens = drafter.num_speculative_tokens
+    baseline, finetuned = (
+        vllm.Drafter(path=context.inputs[step].path / "drafter", tokens=tokens)
+        for step in ("baseline-drafter", "export")
+    )
+    modes: dict[str, vllm.Mode] = {BASE: None, "baseline": baseline, "finetuned": finetuned}
+    if cost.accept_lengths:
+        control = context.scratch / "forced-length"
+        vllm.write_forced_length(control, cost.accept_lengths[0])
+        modes["forced"] = vllm.Forced(drafter=finetuned, control=control, plugin=context.scratch / "plugin")
+    return modes
+
+
+def _outputs(runs: Sequence[Run], arm: str, repetition: int) -> dict[str, Record]:
+    concurrency = min(run.concurrency for run in runs if run.arm == arm)
+    (run,) = (r for r in runs if (r.arm, r.repetition, r.concurrency) == (arm, repetition, concurrency))
+    return {record.prompt: record for record in run.records}
+
+
+def _is_same(runs: Sequence[Run], arm: str) -> bool:
+    """Did every repetition at the lowest concurrency give the same tokens? Higher ones batch differently."""
+    outputs = [
+        {prompt: record.streamed.token_ids for prompt, record in _outputs(runs, arm, repetition).items()}
+        for repetition in sorted({run.repetition for run in runs})
+    ]
+    return all(output == outputs[0] for output in outputs)
+
+
+async def _divergences(
+    context: Context, server: Server, runs: Sequence[Run], prompts: Sequence[Prompt]
+) -> list[dict[str, Any]]:
+    found = []
+    base = _outputs(runs, BASE, 1)
+    async with connect(server) as client:
+        for arm in DRAFTERS:
+            outputs = _outputs(runs, arm, 1)
+            for prompt in prompts:
+                tokens, others = base[prompt.id].streamed.token_ids, outputs[prompt.id].streamed.token_ids
+                position = divergence(tokens, others)
+                if position is None:
+                    continue
+                pair = [ids[position] if position < len(ids) else None for ids in (tokens, others)]
+                top = await _top(client, [*prompt.input_ids, *tokens[:position]])
+                found.append(
+                    {
+                        "arm": arm,
+                        "prompt": prompt.id,
+                        "position": position,
+                        "gap_nats": round(gap_nats(top, pair), 6),
+                        "base_token": pair[0],
+                        "arm_token": pair[1],
+                    }
+                )
+                context.progress(len(found), unit="divergences", note=arm)
+    return found
+
+
+async def _top(client: Client, tokens: Sequence[int]) -> dict[int, float]:
+    """Log probabilities of the most likely next tokens."""
+    answer = await client.complete(tokens, max_tokens=1, logprobs=_LOGPROBS, return_tokens_as_token_ids=True)
+    (top,) = answer["choices"][0]["logprobs"]["top_logprobs"]
+    return {int(token.removeprefix("token_id:")): value for token, value in top.items()}

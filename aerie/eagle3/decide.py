@@ -1,0 +1,150 @@
+"""What to do with the drafter, by the diagnosis and the measured speed-up; and what this run cannot decide."""
+
+from collections.abc import Mapping
+
+from aerie.eagle3.measured import Control, Spread
+from aerie.runbook.step import Context, Json
+
+__all__ = ["decide", "doc", "run", "undecidable"]
+
+doc = """\
+Take the diagnosis and the measured speed-up S of the fine-tuned drafter at concurrency 1 (median over repetitions):
+
+| diagnosis | and | decision |
+|---|---|---|
+| healthy | S above 1 | serve |
+| training | R below k + 1 | train-more: a better drafter can pay on this engine |
+| training | R at or above k + 1 | do-not-speculate: not even a perfect drafter pays here |
+| integration | – | change-engine: repair this engine's integration or serve with one that keeps the acceptance |
+| engine-cost | – | do-not-speculate on this engine; whether another is cheaper takes a run on it |
+| extraction, undetermined | – | do-not-speculate: repair the states, or measure what is missing, first |
+
+k + 1 is the most tokens that one verify step can yield. Write down beside it what one run cannot decide. A run on one
+engine never says that another is better: the decision to move takes the same control experiment there.
+"""
+
+
+def decide(control: Control, cost: Mapping[str, Json], diagnosis: Mapping[str, Json], cpu: str) -> dict[str, Json]:
+    """The decision with its reasons, numbers in them. cpu: the processor's name, for what does not carry over."""
+    verdict = diagnosis["verdict"]
+    speedup = Spread.from_dict(cost["measured"]["finetuned"])
+    first, *rest = diagnosis["reasons"]
+    faulty = verdict != "healthy"
+    choice, why = _choice(verdict, control, cost, speedup)
+    return {
+        "choice": choice,
+        "reasons": [why, *_numbers(control, cost, speedup), f"diagnosis {verdict}; {first}", *(rest if faulty else ())],
+        "undecidable": undecidable(control, cost, speedup, cpu),
+    }
+
+
+def undecidable(control: Control, cost: Mapping[str, Json], speedup: Spread | None, cpu: str) -> list[dict[str, str]]:
+    """Questions that an operator will ask and this run cannot answer, each with the reason."""
+    engine = f"{control.engine} {control.version}"
+    asked = [
+        (
+            "Would another engine serve this drafter faster?",
+            f"only {engine} was run; R and the integration are its own",
+        ),
+        (
+            "Do the rates, R and the speed-up hold on other hardware or for another model?",
+            f"they were measured on {cpu} with this target, these lengths and concurrencies "
+            f"{', '.join(map(str, control.concurrencies))}; a CPU's R says nothing about a GPU's",
+        ),
+        ("What is the speed-up at a temperature above 0?", "only greedy decoding was run"),
+    ]
+    if not cost["available"]:
+        asked.append(("Does τ/R predict the speed-up?", cost["reason"]))
+    predicted = Spread.from_dict(cost["predicted"]["finetuned"])
+    if speedup and predicted and (predicted.min > speedup.max or speedup.min > predicted.max):
+        asked.append(
+            (
+                "Does τ/R predict the speed-up?",
+                f"not within the spread: predicted {predicted.min:.2f} to {predicted.max:.2f}, "
+                f"measured {speedup.min:.2f} to {speedup.max:.2f}",
+            )
+        )
+    if speedup and speedup.min < 1 < speedup.max:
+        asked.append(
+            (
+                "Is speculation faster or slower here at concurrency 1?",
+                f"repetitions gave S from {speedup.min:.2f} to {speedup.max:.2f}, on both sides of 1",
+            )
+        )
+    if control.client_bound:
+        asked.append(
+            (
+                "Are the rates the engine's own?",
+                f"the client used {control.client_cpu_share:.0%} of a core: client-bound",
+            )
+        )
+    unsteady = [arm for arm, same in control.repeats.items() if not same]
+    if unsteady:
+        asked.append(
+            ("Is the accept length repeatable?", f"outputs differed between repetitions: {', '.join(unsteady)}")
+        )
+    return [{"question": question, "why": why} for question, why in asked]
+
+
+def run(context: Context) -> Mapping[str, Json]:
+    """The decision over the evidence of the steps before; touches no file and no engine."""
+    evidence = {step: given.evidence for step, given in context.inputs.items()}
+    cpu = f"{evidence['preflight']['cpu']['model']}, {evidence['preflight']['cpu']['cores']} cores"
+    return decide(Control.from_dict(evidence["control"]), evidence["cost"], evidence["diagnose"], cpu)
+
+
+def _choice(verdict: str, control: Control, cost: Mapping[str, Json], speedup: Spread | None) -> tuple[str, str]:
+    acceptance = control.acceptance("finetuned")
+    most = len(acceptance.accepted_by_position) + 1 if acceptance else None
+    price = cost["R_median"]
+    match verdict:
+        case "healthy" if speedup and speedup.median > 1:
+            return "serve", "the fine-tuned drafter is faster than no speculation; its outputs part only at near ties"
+        case "healthy":
+            return "do-not-speculate", "nothing is wrong, and nothing is gained"
+        case "training" if most and price and price >= most:
+            return "do-not-speculate", (
+                f"a verify step costs R {price:.2f} plain steps and yields at most {most} tokens: "
+                "no drafter pays on this engine"
+            )
+        case "training":
+            needed = f"τ above {price:.2f} pays here" if price else "the τ that pays here was not measured"
+            pays = "; it pays already, so serving it meanwhile loses nothing" if speedup and speedup.median > 1 else ""
+            return "train-more", f"the drafter is the weak part; {needed}{pays}"
+        case "integration":
+            return "change-engine", (
+                f"{control.engine} {control.version} loses what the drafter can do: repair its integration "
+                "or serve with an engine that keeps it; the drafter is worth keeping"
+            )
+        case "engine-cost":
+            return "do-not-speculate", (
+                "the drafter is good and this engine's verify step is too dear; keep the drafter for a cheaper one"
+            )
+        case "extraction":
+            return "do-not-speculate", "the states are wrong: repair the extraction, synthesize and train again"
+        case _:
+            return "do-not-speculate", "what was measured does not name a cause"
+
+
+def _numbers(control: Control, cost: Mapping[str, Json], speedup: Spread | None) -> list[str]:
+    lines = []
+    if speedup:
+        lines.append(
+            f"S {speedup.median:.2f} at concurrency 1 ({speedup.min:.2f}–{speedup.max:.2f} over "
+            f"{len(control.speedups('finetuned'))} repetitions)"
+        )
+    for concurrency in control.concurrencies:
+        many = Spread.of(control.speedups("finetuned", concurrency)) if concurrency > 1 else None
+        if many:
+            lines.append(f"S {many.median:.2f} at concurrency {concurrency} ({many.min:.2f}–{many.max:.2f})")
+    acceptance = control.acceptance("finetuned")
+    if acceptance:
+        price = cost["R_median"]
+        lines.append(
+            f"τ {acceptance.tau:.3f}"
+            + (f" against R {price:.2f}: the τ where speculation breaks even" if price else "")
+        )
+    published = Spread.from_dict(cost["measured"]["baseline"])
+    if published and speedup and published.median > max(1.0, speedup.median):
+        lines.append(f"the baseline drafter is faster than the fine-tuned one: S {published.median:.2f}")
+    return lines

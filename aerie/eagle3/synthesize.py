@@ -1,0 +1,134 @@
+"""The target's own responses, and the hidden states that it had while it gave them."""
+
+import asyncio
+import fcntl
+import json
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from aerie.eagle3 import serving
+from aerie.eagle3.profile import Drafter, Engine, Synthesis
+from aerie.engines import vllm
+from aerie.engines.bench import Prompt
+from aerie.engines.client import connect, crowd
+from aerie.engines.server import Server
+from aerie.engines.states import read_states
+from aerie.errors import AerieError
+from aerie.runbook.step import Context, Json, write_atomic
+
+__all__ = ["doc", "run", "sample", "unique"]
+
+doc = """
+A drafter learns what this target says, so the training text is the target's own: greedy responses to the training
+prompts. vLLM gives the hidden states of prompt and response in the same request, so nothing is computed twice.
+
+Start the server of step `serve-base` with these in addition (the connector lies in aerie/engines/vllm_cpu, so put the
+checkout on PYTHONPATH; the layer ids are the drafter's three and, last, the number of layers, which is the state
+before the final norm):
+
+    --no-enable-chunked-prefill
+    --speculative-config '{"method": "extract_hidden_states", "num_speculative_tokens": 1,
+        "draft_model_config": {"hf_config": {"eagle_aux_hidden_state_layer_ids": [2, 3, 4, 6]}}}'
+    --kv-transfer-config '{"kv_connector": "CpuHiddenStatesConnector", "kv_role": "kv_producer",
+        "kv_connector_module_path": "aerie.engines.vllm_cpu.hidden_states",
+        "kv_connector_extra_config": {"shared_storage_path": "/absolute/folder"}}'
+
+Send each prompt with `"kv_transfer_params": {"include_output_tokens": true}`. The answer names its state file, which
+is whole when the lock beside it can be taken. The last token was never an input, so it has no state: a file has one
+position less than the sample has tokens. Check that the tokens in the file are the sample's and that all is finite.
+"""
+
+
+def unique(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:
+    """The prompts without repetitions of the same tokens, first ones kept: greedy responses would repeat as well."""
+    return tuple({prompt.input_ids: prompt for prompt in reversed(prompts)}.values())[::-1]
+
+
+def sample(prompt: Prompt, response: Sequence[int]) -> dict[str, Any]:
+    """One row of samples.jsonl: loss counts on the response alone."""
+    return {
+        "id": prompt.id,
+        "input_ids": [*prompt.input_ids, *response],
+        "loss_mask": [0] * len(prompt.input_ids) + [1] * len(response),
+        "states": f"states/{prompt.id}.safetensors",
+    }
+
+
+def run(context: Context) -> Mapping[str, Json]:
+    """Serve with capture, generate, check every file, keep it under the sample's id."""
+    engine, drafter = Engine(**context.values["engine"]), Drafter(**context.values["drafter"])
+    values = Synthesis(**context.values["synthesis"])
+    target = context.inputs["target"].path
+    asked = serving.read_prompts(target / "prompts.train.jsonl", values.prompts)
+    prompts = unique(asked)
+    config = json.loads((target / "model" / "config.json").read_text())
+    layers = (*drafter.aux_layers, config["num_hidden_layers"])
+    captured = context.scratch / "captured"
+    captured.mkdir()
+    (context.out / "states").mkdir()
+    capture = vllm.Capture(layers=layers, directory=captured)
+    with serving.servers(context, engine, {"capture": capture}) as servers:
+        started = time.monotonic()
+        samples = asyncio.run(_generate(context, servers["capture"], prompts, values, len(layers)))
+        wall_s = time.monotonic() - started
+    write_atomic(context.out / "samples.jsonl", "".join(json.dumps(row) + "\n" for row in samples).encode())
+    new_tokens = sum(sum(row["loss_mask"]) for row in samples)
+    return {
+        "engine": serving.engine_evidence(context) | {"flags": list(servers["capture"].launch.flags)},
+        "start_s": servers["capture"].start_s,
+        "layers": list(layers),
+        "prompts": len(samples),
+        "duplicates": len(asked) - len(prompts),
+        "prompt_tokens": sum(len(prompt.input_ids) for prompt in prompts),
+        "new_tokens": new_tokens,
+        "tok_s": round(new_tokens / wall_s, 1),
+        "wall_s": round(wall_s, 2),
+        "one_pass": True,
+    }
+
+
+async def _generate(
+    context: Context, server: Server, prompts: Sequence[Prompt], values: Synthesis, layers: int
+) -> list[dict[str, Any]]:
+    samples: dict[str, dict[str, Any]] = {}
+    waiting = iter(enumerate(prompts))
+    async with connect(server) as client:
+
+        async def user() -> None:
+            for seed, prompt in waiting:
+                answer = await client.complete(
+                    prompt.input_ids,
+                    max_tokens=values.max_tokens,
+                    temperature=values.temperature,
+                    seed=seed,
+                    kv_transfer_params={"include_output_tokens": True},
+                )
+                row = sample(prompt, answer["choices"][0]["token_ids"])
+                written = Path(answer["kv_transfer_params"]["hidden_states_path"])
+                await asyncio.to_thread(_keep, written, row, context.out, layers)
+                samples[prompt.id] = row
+                context.progress(len(samples), len(prompts), unit="prompts")
+
+        await crowd(values.concurrency, user)
+    return [samples[prompt.id] for prompt in prompts]
+
+
+def _keep(written: Path, row: Mapping[str, Any], out: Path, layers: int) -> None:
+    lock = written.with_name(f"{written.name}.lock")
+    with open(lock) as file:
+        fcntl.flock(file, fcntl.LOCK_SH)  # held by the engine until the file is whole
+    lock.unlink()
+    states = read_states(written)
+    seen = {"positions": states.shape[0], "layers": states.shape[1], "finite": states.is_finite}
+    expected = {"positions": len(row["input_ids"]) - 1, "layers": layers, "finite": True}
+    if seen != expected or list(states.token_ids) != row["input_ids"][:-1]:
+        raise AerieError(
+            f"hidden states of {row['id']}",
+            seen=seen | {"token_ids": states.token_ids[:8]},
+            expected=f"{expected} and the sample's own tokens, {row['input_ids'][:8]} …",
+            remedy="The engine gave another request's states, or broken ones: nothing may be trained on them.",
+        )
+    shutil.move(written, out / row["states"])

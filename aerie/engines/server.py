@@ -1,0 +1,241 @@
+"""Servers: started as a guarded process tree, ready when they generate, gone when they are left.
+
+Start them from the main thread: Linux ties a child's death signal to the thread that made it.
+"""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from aerie.engines import guard
+from aerie.errors import AerieError
+
+__all__ = ["Launch", "Server", "log_tail", "serve"]
+
+_HOST = "127.0.0.1"
+_GRACE_S = 10.0
+_BIND_ATTEMPTS = 3
+_LOG_LINES = 12
+_NAMES_ERROR = re.compile(r"\b\w*(Error|Exception)\b: ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What to execute. flags: the part that is worth showing; host and port are added at the start.
+
+    environment: the whole of it. model: the name to ask for in requests.
+    """
+
+    program: tuple[str, ...]
+    flags: tuple[str, ...]
+    environment: Mapping[str, str] = field(repr=False)
+    model: str
+
+
+class Server:
+    """One server and the process tree below it. Not ready until `serve` has given it out."""
+
+    def __init__(self, name: str, launch: Launch, *, port: int, log: Path) -> None:
+        self.name, self.launch, self.log = name, launch, log
+        self.start_s: float | None = None  # from start to the first generated token; None until then
+        self._chosen_port = port == 0
+        self._attempts = 1
+        self._started = time.monotonic()
+        self.port = _free_port() if self._chosen_port else _checked_port(port)
+        self._process = self._spawn()
+
+    @property
+    def url(self) -> str:
+        """Without a trailing slash and without /v1."""
+        return f"http://{_HOST}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The guard, first of the tree."""
+        return self._process.pid
+
+    def is_alive(self) -> bool:
+        """Does the program run? False as soon as it ended, whatever is left of its children."""
+        return self._process.poll() is None
+
+    def check(self) -> None:
+        """Raise with the last lines of its log if the server is dead."""
+        if not self.is_alive():
+            raise self.failure(f"ended with status {self._process.returncode}")
+
+    def failure(self, seen: str) -> AerieError:
+        """An error about this server, with the last lines of its log."""
+        return AerieError(
+            f"engine server {self.name}",
+            seen=seen,
+            expected="a server that answers",
+            remedy=f"Its log, {self.log}, ends:\n{log_tail(self.log)}",
+        )
+
+    def stop(self) -> None:
+        """End the process tree: SIGTERM, some seconds, SIGKILL. Returns when no process of it is left."""
+        if self.is_alive():
+            self._process.terminate()
+            try:
+                self._process.wait(_GRACE_S + 5)  # the guard kills after the grace; the rest is its own time
+            except subprocess.TimeoutExpired:
+                for pid in [*guard.descendants(self.pid), self.pid]:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                self._process.wait()
+
+    def begin_stop(self) -> None:
+        """Ask for the end without waiting, so that several servers end together; `stop` then waits."""
+        if self.is_alive():
+            self._process.terminate()
+
+    def poll_ready(self) -> bool:
+        """Did it generate? Starts it anew on another port if the chosen one was taken meanwhile; raises if it died."""
+        if self.start_s is not None:
+            return True
+        if not self.is_alive():
+            if self._chosen_port and self._attempts < _BIND_ATTEMPTS and "ddress already in use" in _end_of(self.log):
+                self._attempts += 1
+                self.port = _free_port()
+                self._process = self._spawn()
+                return False
+            self.check()
+        if not _is_listening(self.port):
+            return False
+        if self._generates():
+            self.start_s = time.monotonic() - self._started
+            return True
+        return False
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        command = [*self.launch.program, *self.launch.flags, "--host", _HOST, "--port", str(self.port)]
+        with open(self.log, "wb") as log:
+            return subprocess.Popen(
+                # -I: the guard runs before the engine's environment and must not be touched by it.
+                [sys.executable, "-I", guard.__file__, str(_GRACE_S), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=dict(self.launch.environment),
+                process_group=0,
+            )
+
+    def _generates(self) -> bool:
+        # /health is green on servers that fail at the first verify step, so the probe is long enough to reach one.
+        body = {"model": self.launch.model, "prompt": [1, 3], "max_tokens": 6, "temperature": 0, "ignore_eos": True}
+        request = urllib.request.Request(
+            f"{self.url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=30) as response:
+                answer = json.load(response)
+        except urllib.error.HTTPError as error:
+            raise self.failure(f"HTTP {error.code} to the first request: {error.read(500)!r}") from error
+        except (OSError, ValueError):
+            return False
+        return bool(answer["choices"][0]["finish_reason"] == "length")
+
+
+@contextlib.contextmanager
+def serve(
+    launches: Mapping[str, Launch],
+    *,
+    port: int,
+    logs: Path,
+    ready_timeout_s: float,
+    on_wait: Callable[[int, str], None],
+) -> Iterator[dict[str, Server]]:
+    """Start all servers at once, give them out when every one has generated, and end them all.
+
+    port: the first one's, the others follow; 0 chooses free ones. logs: a folder; `<name>.log` for each.
+    on_wait: called about twice a second with the number of ready servers and a word on where the others are.
+    Raises with the log's last lines when one dies, or is not ready in time; no process is left then either.
+    """
+    servers: dict[str, Server] = {}
+    try:
+        for offset, (name, launch) in enumerate(launches.items()):
+            servers[name] = Server(name, launch, port=port and port + offset, log=logs / f"{name}.log")
+        deadline = time.monotonic() + ready_timeout_s
+        while waiting := [server for server in servers.values() if not server.poll_ready()]:
+            if time.monotonic() > deadline:
+                raise waiting[0].failure(f"not ready after {ready_timeout_s:g} s")
+            on_wait(len(servers) - len(waiting), ", ".join(f"{s.name}: {_size(s.log)} log bytes" for s in waiting))
+            time.sleep(0.2)
+        yield servers
+    finally:
+        for server in servers.values():
+            server.begin_stop()
+        for server in servers.values():
+            server.stop()
+
+
+def log_tail(path: Path, lines: int = _LOG_LINES) -> str:
+    """The last lines of a log, indented, after the last line before them that names an error."""
+    everything = _end_of(path).splitlines()
+    errors = [line for line in everything[:-lines] if _NAMES_ERROR.search(line)]
+    return "\n".join(f"  {line[:300]}" for line in [*errors[-1:], *everything[-lines:]])
+
+
+def _end_of(path: Path, size: int = 65_536) -> str:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex((_HOST, port)) == 0
+
+
+def _free_port() -> int:
+    # Free now; the engine binds it some seconds later. When another takes it meanwhile, the start is tried again.
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _checked_port(port: int) -> int:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port in TIME_WAIT is free, as for the engine
+        try:
+            probe.bind((_HOST, port))
+        except OSError as error:
+            raise AerieError(
+                f"port {port}",
+                seen=f"{error.strerror}{_holder(port)}",
+                expected="a free port",
+                remedy="Stop what holds it, or set engine.port to another port, or to 0 to have free ones chosen.",
+            ) from error
+    return port
+
+
+def _holder(port: int) -> str:
+    try:
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+                command = " ".join(psutil.Process(connection.pid).cmdline())
+                return f", held by process {connection.pid}: {command[:200]}"
+    except psutil.Error:
+        pass  # another user's process: its name is not ours to read
+    return ""

@@ -1,0 +1,1 @@
+"""Loaded inside the processes of vLLM's CPU build, never by aerie itself."""

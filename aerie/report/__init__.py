@@ -1,0 +1,1 @@
+"""Values turned into what people read: console tables, one HTML page, plots."""

@@ -1,0 +1,44 @@
+"""Ctrl-C and SIGTERM as something to look at between two waits, so that a run can end its job and say so."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+__all__ = ["Interrupts", "catch"]
+
+
+class Interrupts:
+    """How often a stop was asked for, and by which signal first. The third one is a KeyboardInterrupt."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first = 0
+
+    def heard(self, number: int, frame: FrameType | None) -> None:
+        """The signal handler."""
+        self.first = self.first or number
+        self.count += 1
+        if self.count > 2:
+            raise KeyboardInterrupt
+
+    @property
+    def exit_code(self) -> int:
+        """As a shell names an end by this signal: 130 for Ctrl-C, 143 for SIGTERM."""
+        return 128 + self.first
+
+
+@contextmanager
+def catch() -> Iterator[Interrupts]:
+    """Count SIGINT and SIGTERM while the block runs. Outside the main thread, where Python gets none, count nothing."""
+    interrupts = Interrupts()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupts
+        return
+    before = {number: signal.signal(number, interrupts.heard) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield interrupts
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

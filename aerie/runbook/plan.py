@@ -1,0 +1,289 @@
+"""Which steps would run and why: what the journal and the files say about each, judged without changing anything."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from aerie.errors import AerieError, UsageError
+from aerie.paths import cache_dir, state_dir
+from aerie.runbook import artifacts, keys
+from aerie.runbook.journal import Entry, Journal
+from aerie.runbook.spec import Loaded, Step, module, nest, values_of
+from aerie.runbook.step import Decision
+from aerie.runbook.yamlfile import nearest
+
+__all__ = ["Finding", "Made", "Plan", "PlannedStep", "Present", "Selection", "refuse_if_disk_is_small", "select"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which steps a person asked for. again: run them even where their result still holds."""
+
+    steps: frozenset[str]
+    is_all: bool
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A result that still holds. folder: of the attempt that made it, with evidence.json and out/ in it."""
+
+    seq: int
+    run: str
+    attempt: int
+    key: str
+    output: str
+    folder: Path
+    artifacts: tuple[Mapping[str, Any], ...]
+    evidence_sha256: str
+
+    @property
+    def evidence(self) -> dict[str, Any]:
+        """What the step returned."""
+        found: dict[str, Any] = json.loads((self.folder / "evidence.json").read_bytes())
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What is known of one step: a result that holds, or why there is none. damages: (seq, what) of spoilt results."""
+
+    parts: Mapping[str, Any]
+    made: Made | None
+    reason: str
+    damages: tuple[tuple[int, artifacts.Damage], ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The step's key now."""
+        return keys.key_of(self.parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStep:
+    """One line of a plan. action: done, run, blocked or skipped (not selected). reason: why, in words.
+
+    key: of the step now; origin: the run whose result is used, "" when there is none.
+    """
+
+    id: str
+    title: str
+    action: str
+    reason: str
+    key: str
+    origin: str
+    disk_bytes: int
+    expected_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a run would do now. disk_free_bytes: by file system, of the folders that steps write to."""
+
+    runbook: str
+    profile: str
+    host: str
+    steps: tuple[PlannedStep, ...]
+    disk_needed_bytes: int
+    disk_free_bytes: Mapping[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON types."""
+        return asdict(self)
+
+
+def select(steps: Sequence[Step], *, from_: str | None, until: str | None, only: Sequence[str],
+           again: bool = False) -> Selection:  # fmt: skip
+    """The steps from `from_` to `until`, or just those of `only`. Raises UsageError for an unknown name."""
+    ids = [step.id for step in steps]
+    for option, name in [("--from", from_), ("--until", until), *(("--only", name) for name in only)]:
+        if name is not None and name not in ids:
+            raise UsageError(f"{option} {name}", seen=name, expected=f"one of {', '.join(ids)}",
+                             remedy=nearest(name, ids))  # fmt: skip
+    if only and (from_ or until):
+        raise UsageError("--only", seen="with --from or --until", expected="one way to select steps",
+                         remedy="Leave one of them out.")  # fmt: skip
+    first, last = ids.index(from_) if from_ else 0, ids.index(until) if until else len(ids) - 1
+    if first > last:
+        raise UsageError(f"--from {from_} --until {until}", seen="nothing between them",
+                         expected=f"--from before {until}", remedy="Swap them.")  # fmt: skip
+    chosen = frozenset(only or ids[first : last + 1])
+    return Selection(steps=chosen, is_all=len(chosen) == len(ids), again=again)
+
+
+class Present:
+    """What holds now for one runbook, profile and host, according to the journal and the files."""
+
+    def __init__(self, journal: Journal, loaded: Loaded, host: str) -> None:
+        self._journal = journal
+        self._loaded = loaded
+        self._host = host
+        self._parts = {s.id: keys.parts_of(s, loaded.values) for s in loaded.runbook.steps}
+
+    def examine(self, step: Step, inputs: Mapping[str, str | None]) -> Finding:
+        """Whether a result of the step holds. inputs: the output hash of each needed step, None: it must run first."""
+        parts = self._parts[step.id]
+        if waiting := [need for need, output in inputs.items() if output is None]:
+            return Finding(parts=parts, made=None, reason=f"input {waiting[0]} runs first")
+        entries = self._journal.made(self._loaded.runbook.name, self._host, step.id)
+        spoilt = self._journal.damaged(step.id)
+        key = keys.key_of(parts)
+        damages: list[tuple[int, artifacts.Damage]] = []
+        reasons = []
+        for entry in entries:
+            if entry.data["key"] != key or entry.data["inputs"] != inputs:
+                continue
+            if entry.seq in spoilt:
+                reasons.append(f"artifact {spoilt[entry.seq]}")
+                continue
+            made = _made(entry)
+            if (damage := damage_of(made, deep=False)) is not None:
+                damages.append((entry.seq, damage))
+                reasons.append(f"artifact {damage}")
+                continue
+            if (why := _stale(step, made)) is None:
+                return Finding(parts=parts, made=made, reason="", damages=tuple(damages))
+            reasons.append(why)
+        reason = (reasons or [_why(entries, parts, inputs)])[0]
+        return Finding(parts=parts, made=None, reason=reason, damages=tuple(damages))
+
+    def verdict(self, step: Step, made: Made) -> tuple[str, tuple[str, ...]]:
+        """The step's gate on this result: go, stop, wait (for an approval) or approved, with reasons."""
+        judge = getattr(module(step), "gate", None)
+        decision = "go"
+        reasons: tuple[str, ...] = ()
+        if judge is not None:
+            verdict = judge(made.evidence, nest(values_of(self._loaded.values, step.values)))
+            decision, reasons = ("go" if verdict.decision is Decision.GO else "stop"), verdict.reasons
+        if decision == "go" and step.approval:
+            decision, reasons = "wait", (*reasons, step.approval)
+        if decision != "go":
+            found = self._journal.approvals(self._loaded.runbook.name, self._host, step.id, made.output)
+            if found:
+                by = found[-1].data
+                return "approved", (*reasons, f"approved by {by['by']}: {by['reason']}")
+        return decision, reasons
+
+    def expected_s(self, step: Step) -> float | None:
+        """Median of how long the step took before; None when it never ended well."""
+        seconds = sorted(
+            entry.data["seconds"] for entry in self._journal.made(self._loaded.runbook.name, self._host, step.id)
+        )
+        return seconds[len(seconds) // 2] if seconds else None
+
+    def plan(self, selection: Selection) -> Plan:
+        """Every step with what would happen to it."""
+        outputs: dict[str, str | None] = {}
+        planned: list[PlannedStep] = []
+        blocker = ""
+        for step in self._loaded.runbook.steps:
+            finding = self.examine(step, {need: outputs[need] for need in step.needs})
+            selected = step.id in selection.steps
+            runs = selected and (selection.again or finding.made is None)
+            action, reason = ("run", finding.reason or "asked for again") if runs else ("done", "")
+            missing = [need for need in step.needs if need not in selection.steps and outputs[need] is None]
+            if not selected:
+                action, reason = "skipped", finding.reason or "not selected"
+            elif missing:
+                action, reason = "blocked", f"{', '.join(missing)} not selected and without a result that holds"
+            elif runs and blocker:
+                action, reason = "blocked", blocker
+            outputs[step.id] = finding.made.output if finding.made and not runs else None
+            planned.append(self._planned(step, action, reason, finding))
+            if action == "done" and finding.made is not None and not blocker:
+                decision, reasons = self.verdict(step, finding.made)
+                if decision in ("stop", "wait"):
+                    blocker = f"gate of {step.id}: {'; '.join(reasons)}"
+        return Plan(
+            runbook=self._loaded.runbook.name,
+            profile=self._loaded.profile,
+            host=self._host,
+            steps=tuple(planned),
+            disk_needed_bytes=sum(line.disk_bytes for line in planned if line.action == "run"),
+            disk_free_bytes=_free(),
+        )
+
+    def _planned(self, step: Step, action: str, reason: str, finding: Finding) -> PlannedStep:
+        return PlannedStep(
+            id=step.id,
+            title=step.title,
+            action=action,
+            reason=reason,
+            key=finding.key,
+            origin=finding.made.run if finding.made else "",
+            disk_bytes=step.disk_bytes,
+            expected_s=self.expected_s(step),
+        )
+
+
+def damage_of(made: Made, *, deep: bool) -> artifacts.Damage | None:
+    """What is wrong with the files of a result; None when they are as they were. deep: hash every one."""
+    try:
+        seen = hashlib.sha256((made.folder / "evidence.json").read_bytes()).hexdigest()
+    except OSError:
+        return artifacts.Damage(path="evidence.json", seen="gone")
+    if seen != made.evidence_sha256:
+        return artifacts.Damage(path="evidence.json", seen="hash differs")
+    return artifacts.check(made.folder / "out", made.artifacts, deep=deep)
+
+
+def refuse_if_disk_is_small(plan: Plan) -> None:
+    """Raise AerieError, with the sum by step, when the steps that would run may write more than is free.
+
+    A step does not say whether it writes to the state or to the cache folder, so each must have room for all.
+    """
+    small = {where: free for where, free in plan.disk_free_bytes.items() if free < plan.disk_needed_bytes}
+    if small:
+        parts = [f"{line.id} {_gb(line.disk_bytes)}" for line in plan.steps if line.action == "run" and line.disk_bytes]
+        raise AerieError(
+            "disk", seen=", ".join(f"{_gb(free)} free in {where}" for where, free in small.items()),
+            expected=f"{_gb(plan.disk_needed_bytes)} ({' + '.join(parts)})",
+            remedy="Free some space, or set XDG_STATE_HOME and XDG_CACHE_HOME to a larger disk. Nothing was started.",
+        )  # fmt: skip
+
+
+def _made(entry: Entry) -> Made:
+    data = entry.data
+    assert entry.attempt is not None, "step.done always belongs to an attempt"
+    return Made(
+        seq=entry.seq,
+        run=entry.run,
+        attempt=entry.attempt,
+        key=data["key"],
+        output=data["output"],
+        folder=state_dir() / data["folder"],
+        artifacts=tuple(data["artifacts"]),
+        evidence_sha256=data["evidence_sha256"],
+    )
+
+
+def _stale(step: Step, made: Made) -> str | None:
+    judge = getattr(module(step), "stale", None)
+    return None if judge is None else judge(made.evidence)
+
+
+def _why(entries: Sequence[Entry], parts: Mapping[str, Any], inputs: Mapping[str, str | None]) -> str:
+    if not entries:
+        return "never ran"
+    before = entries[0].data
+    found = keys.changes(before["parts"], parts)
+    found += [f"input {need} changed" for need in inputs if before["inputs"].get(need) != inputs[need]]
+    return "; ".join(found)
+
+
+def _free() -> dict[str, int]:
+    free: dict[str, int] = {}
+    for folder in (state_dir(), cache_dir()):
+        existing = next(path for path in (folder, *folder.parents) if path.is_dir())
+        device = existing.stat().st_dev
+        if all(Path(other).stat().st_dev != device for other in free):
+            free[str(existing)] = shutil.disk_usage(existing).free
+    return free
+
+
+def _gb(size_bytes: float) -> str:
+    return f"{size_bytes / 1e9:.1f} GB"

@@ -1,0 +1,276 @@
+"""The lab as a whole: bring hosts up, say how they are, take everything down.
+
+There are no pid files. What belongs to a host is found by name: its cgroups hold its processes, its cable hangs on
+the bridge, its files lie in <state>/hosts/<name>. So `down` works on whatever a killed `up` left behind.
+"""
+
+import fcntl
+import itertools
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from aerie.errors import AerieError, UsageError
+from aerie.paths import state_dir
+from aerie.runbook.step import write_atomic
+
+from . import cgroups, network
+from .access import lab_key, make_key, write_access
+from .base import base_image
+from .command import require_machine, run
+from .host import LabHost
+
+__all__ = ["GIB", "HostStatus", "down", "status", "up"]
+
+GIB = 1 << 30
+MAX_HOSTS = 99
+BOOT_TIMEOUT_S = 60  # 0.7 s was measured on a quiet machine, 2.7 s under load
+REBOOT_TIMEOUT_S = 15  # 0.9 s was measured on a quiet machine, 4.1 s under load
+LOCK_TIMEOUT_S = 120
+LOCK = Path("/run/lock/aerie-lab.lock")  # one for the machine: the bridge is one
+FILES = Path(__file__).resolve().parent / "files"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostStatus:
+    """is_running: it has processes; answers: its sshd greets; memory_bytes: None where nothing counts it."""
+
+    name: str
+    address: str
+    is_running: bool
+    answers: bool
+    memory_bytes: int | None
+
+
+def up(
+    count: int, *, memory_bytes: int = 2 * GIB, say: Callable[[str], None] = lambda line: None
+) -> tuple[LabHost, ...]:
+    """lab01 to lab<count>, all of them answering on ssh with systemd started up. Those that run already are left alone.
+
+    memory_bytes: the limit of each host, page cache included; it is set on running hosts too.
+    say: gets a line when something takes time. The first call on a machine builds the base image (about a minute).
+    Hosts beyond `count` that run stay. A host that was switched off starts again with its files.
+    """
+    if not 1 <= count <= MAX_HOSTS:
+        raise UsageError("lab.up", seen=count, expected=f"1 to {MAX_HOSTS} hosts", remedy="Ask for fewer hosts.")
+    require_machine()
+    network.require_mine(_state())
+    image = _base() or base_image(say)  # without the lock: a build takes a minute, and `down` must not wait for it
+    with _locked():
+        network.claim(_state())
+        base = _choose_base(image)
+        hosts = tuple(_host(number) for number in range(1, count + 1))
+        lab_key(_state())
+        with ThreadPoolExecutor(max_workers=min(count, 8)) as pool:
+            is_new = list(pool.map(lambda host: _start(host, base, memory_bytes), hosts))
+            _write_access()
+            list(pool.map(_wait, itertools.compress(hosts, is_new)))
+    return hosts
+
+
+def down() -> tuple[str, ...]:
+    """Take down every host and all that the lab made on this machine, the base image excepted; the hosts' names.
+
+    Takes at most some 15 s, and works on half-made hosts. Raises AerieError, with nothing touched, for another's lab.
+    """
+    require_machine()
+    with _locked():
+        network.require_mine(_state())
+        names = _names()
+        with ThreadPoolExecutor(max_workers=8) as pool:
+            list(pool.map(cgroups.kill, names))
+        network.release()
+        for name in names:
+            cgroups.remove(name)
+        if _state().exists():
+            run(["rm", "-rf", "--one-file-system", str(_state())], timeout_s=60)
+    return tuple(names)
+
+
+def status() -> tuple[HostStatus, ...]:
+    """Every host of this lab of which there is a trace, in order of names."""
+    require_machine()
+    network.require_mine(_state())
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        return tuple(pool.map(_status, _names()))
+
+
+def _state() -> Path:
+    return state_dir() / "lab"
+
+
+def _base() -> Path | None:
+    """The image under this lab's hosts until `down`: an upper layer fits the image it was made on, and no other."""
+    try:
+        return Path((_state() / "base").read_text())
+    except FileNotFoundError:
+        return None
+
+
+def _choose_base(image: Path) -> Path:
+    if (chosen := _base()) is None:
+        _state().mkdir(parents=True, exist_ok=True)
+        write_atomic(_state() / "base", str(image).encode(), durable=False)
+    return chosen or image
+
+
+def _host(number: int) -> LabHost:
+    return LabHost(name=f"lab{number:02}", address=network.address_of(number), state=_state())
+
+
+def _folder(name: str) -> Path:
+    return _state() / "hosts" / name
+
+
+def _names() -> list[str]:
+    made = {path.name for path in (_state() / "hosts").glob("lab[0-9][0-9]")}
+    cabled = {veth.removeprefix(network.veth_of("")) for veth in network.veths()}
+    return sorted(made | cabled | cgroups.hosts())
+
+
+def _status(name: str) -> HostStatus:
+    host = _host(int(name.removeprefix("lab")))
+    is_running = bool(cgroups.pids(name))
+    return HostStatus(
+        name=name,
+        address=host.address,
+        is_running=is_running,
+        answers=is_running and _greets(host, timeout_s=1),
+        memory_bytes=cgroups.memory(name) if is_running else None,
+    )
+
+
+def _start(host: LabHost, base: Path, memory_bytes: int) -> bool:
+    """False when the host runs already and answers; it is started otherwise."""
+    made = cgroups.create(host.name)
+    cgroups.limit_memory(host.name, memory_bytes)
+    if _comes_up(host):
+        return False
+    cgroups.kill(host.name)  # what is left of a start that went wrong
+    network.unplug(host.name)
+    _prepare(host)
+    spec = {
+        "name": host.name,
+        "cgroups": [str(path) for path in made],
+        "lower": str(base),
+        "folder": str(_folder(host.name)),
+        "bridge": network.BRIDGE,
+        "veth": network.veth_of(host.name),
+        "address": f"{host.address}/{network.NETWORK.prefixlen}",
+        "gateway": str(network.GATEWAY),
+    }
+    with open(_folder(host.name) / "console.log", "ab") as console:
+        # Returns as soon as the supervisor is in the host's cgroups; from there on `down` finds it.
+        argv = [sys.executable, "-I", "-S", str(FILES.parent / "supervise.py"), json.dumps(spec)]
+        subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=console, stderr=console, cwd="/", check=True, timeout=30)
+    return True
+
+
+def _prepare(host: LabHost) -> None:
+    """The host's own files, in the layer above the base image; those that are there already stay."""
+    folder = _folder(host.name)
+    etc = folder / "upper/etc"
+    for path in (folder / "work", folder / "root", etc / "ssh", etc / "lab", folder / "upper/usr/local/sbin"):
+        path.mkdir(parents=True, exist_ok=True)
+    (folder / "upper/root/.ssh").mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_key(etc / "ssh/ssh_host_ed25519_key")
+    (etc / "hostname").write_text(f"{host.name}\n")
+    neighbours = "".join(f"{h.address} {h.name}\n" for h in map(_host, range(1, MAX_HOSTS + 1)))
+    (etc / "hosts").write_text(f"127.0.0.1 localhost\n{neighbours}")
+    (etc / "resolv.conf").write_bytes(_resolver())
+    shutil.copy(lab_key(_state()).with_suffix(".pub"), folder / "upper/root/.ssh/authorized_keys")
+    shutil.copy(FILES / "sysctl", etc / "lab/sysctl")
+    shutil.copy(FILES / "lab-init", folder / "upper/usr/local/sbin/lab-init")
+    (folder / "upper/usr/local/sbin/lab-init").chmod(0o755)
+
+
+def _resolver() -> bytes:
+    """The machine's name servers as a host can reach them."""
+    text = Path("/etc/resolv.conf").read_bytes()
+    behind = Path("/run/systemd/resolve/resolv.conf")  # what a local stub at 127.0.0.53 asks
+    return behind.read_bytes() if b"127.0.0.53" in text and behind.exists() else text
+
+
+def _write_access() -> None:
+    rows = []
+    for name in _names():
+        key = _folder(name) / "upper/etc/ssh/ssh_host_ed25519_key.pub"
+        if key.exists():
+            rows.append((_host(int(name.removeprefix("lab"))), key.read_text()))
+    write_access(_state(), rows)
+
+
+def _wait(host: LabHost) -> None:
+    """Return when the host answers on ssh and its systemd has started up. Raises AerieError with the console's end."""
+    end = time.monotonic() + BOOT_TIMEOUT_S
+    seen = "no answer"
+    while time.monotonic() < end:
+        if not cgroups.pids(host.name):
+            seen = "its process ended"
+            break
+        if _greets(host, timeout_s=1):
+            # "degraded" counts: a failed unit is for the caller to see, and the host is usable.
+            answer = host.ssh(["systemctl", "is-system-running", "--wait"], timeout_s=BOOT_TIMEOUT_S)
+            if answer.stdout.strip() in (b"running", b"degraded"):
+                return
+            seen = (answer.stdout + answer.stderr).decode(errors="replace").strip()
+        time.sleep(0.05)
+    console = (_folder(host.name) / "console.log").read_text(errors="replace").splitlines()[-10:]
+    raise AerieError(
+        host.name,
+        seen="\n".join([seen, *console]),
+        expected=f"a booted host within {BOOT_TIMEOUT_S} s",
+        remedy="Run invoke lab.down, then lab.up again.",
+    )
+
+
+def _comes_up(host: LabHost) -> bool:
+    """True when the host runs and its sshd greets, or does so soon: it may be in the middle of a reboot."""
+    end = time.monotonic() + REBOOT_TIMEOUT_S
+    while cgroups.pids(host.name) and time.monotonic() < end:
+        if _greets(host, timeout_s=1):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def _greets(host: LabHost, *, timeout_s: float) -> bool:
+    """True when the host's sshd says its name."""
+    try:
+        with socket.create_connection((host.address, 22), timeout=timeout_s) as connection:
+            return connection.recv(4) == b"SSH-"
+    except OSError:
+        return False
+
+
+@contextmanager
+def _locked() -> Iterator[None]:
+    """One change of a lab at a time on this machine."""
+    lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        end = time.monotonic() + LOCK_TIMEOUT_S
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise AerieError(
+                        str(LOCK),
+                        seen=f"held for {LOCK_TIMEOUT_S} s by another lab.up or lab.down",
+                        expected="a free lock",
+                        remedy=f"See who holds it: lslocks | grep {LOCK.name}",
+                    ) from None
+                time.sleep(0.1)
+        yield
+    finally:
+        os.close(lock)

@@ -1,0 +1,85 @@
+"""Lab hosts for tests: one lab per test run, in a state folder of its own; a developer's lab is not touched."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import lab
+from aerie.errors import AerieError
+from lab.command import require_machine
+
+
+@pytest.fixture(scope="session")
+def _machine() -> None:
+    try:
+        require_machine()
+    except AerieError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def lab_home(_machine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """XDG_STATE_HOME of the lab of this test run; the lab is taken down at its end."""
+    home = tmp_path_factory.mktemp("lab-home")
+    yield home
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(home))
+        lab.down()
+
+
+@pytest.fixture
+def own_lab(lab_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Makes `lab.…` act on the lab of this test run; its state folder."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(lab_home))
+    return lab_home / "aerie" / "lab"
+
+
+@pytest.fixture
+def lab_host(own_lab: Path) -> lab.LabHost:
+    """lab01: the same running host for every test, started anew only when a test took it down."""
+    return lab.up(1)[0]
+
+
+@pytest.fixture
+def eventually() -> Callable[[str, Callable[[], bool]], None]:
+    """Wait for a condition; fails with the given words when it does not hold within 30 s."""
+
+    def wait(what: str, holds: Callable[[], bool]) -> None:
+        end = time.monotonic() + 30
+        while not holds():
+            assert time.monotonic() < end, f"not within 30 s: {what}"
+            time.sleep(0.1)
+
+    return wait
+
+
+@pytest.fixture
+def said() -> Callable[..., str]:
+    """Run a program on a host and give its stdout; fails with its stderr when it fails."""
+
+    def run(host: lab.LabHost, *argv: str, timeout_s: float = 60) -> str:
+        done = host.ssh(argv, timeout_s=timeout_s)
+        assert done.returncode == 0, f"{argv}: exit {done.returncode}\n{done.stderr.decode(errors='replace')}"
+        return done.stdout.decode().strip()
+
+    return run
+
+
+@pytest.fixture
+def reboot(said: Callable[..., str], eventually: Callable[[str, Callable[[], bool]], None]) -> Callable[..., None]:
+    """Reboot a host and wait until the new boot has started up. how: arguments of systemctl reboot."""
+
+    def again(host: lab.LabHost, *how: str) -> None:
+        before = said(host, "cat", "/proc/sys/kernel/random/boot_id")
+        host.ssh(["systemctl", "reboot", *how])  # may lose its connection, so its exit code says nothing
+
+        def is_new() -> bool:
+            now = host.ssh(["cat", "/proc/sys/kernel/random/boot_id"])
+            return now.returncode == 0 and now.stdout.decode().strip() != before
+
+        eventually(f"a new boot of {host.name}", is_new)
+        assert said(host, "systemctl", "is-system-running", "--wait") == "running"
+
+    return again

@@ -1,0 +1,28 @@
+"""What may be trained on: the tokens that the target generated, all of them, and nothing else."""
+
+from typing import Any
+
+import pytest
+
+from aerie.eagle3 import finetune
+from aerie.errors import AerieError
+
+
+@pytest.mark.parametrize(
+    ("mask", "is_right"),
+    [
+        ([0, 0, 1, 1], True),
+        ([0, 0, 1], False),
+        ([1, 1, 1, 1], False),
+        ([0, 1, 0, 1], False),
+        ([0, 0, 1, 0], False),
+    ],
+    ids=["right", "too short", "prompt counted", "with a hole", "end not counted"],
+)
+def test_check_mask(mask: list[int], is_right: bool) -> None:
+    row: dict[str, Any] = {"id": "a", "input_ids": [5, 6, 7, 8], "loss_mask": mask}
+    if is_right:
+        finetune.check_mask(row)
+    else:
+        with pytest.raises(AerieError, match="zeros over the prompt, then ones over every generated token"):
+            finetune.check_mask(row)

@@ -1,0 +1,96 @@
+"""The parity gate, and that states of other tokens or another length are never compared."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aerie.eagle3 import parity
+from aerie.errors import AerieError
+from aerie.runbook.step import Context, Decision, Input
+
+VALUES = {"parity": {"samples": 4, "max_mean_rel": 0.02}}
+
+
+def evidence(mean_rel: float) -> dict[str, Any]:
+    layers = {"2": {"mean_rel": mean_rel / 2}, "6": {"mean_rel": mean_rel}}
+    return {"mean_rel": mean_rel, "reference_bf16_mean_rel": 0.006, "layers": layers}
+
+
+@pytest.mark.parametrize(
+    ("mean_rel", "decision"),
+    [(0.006, Decision.GO), (0.02, Decision.STOP), (0.3, Decision.STOP), (float("nan"), Decision.STOP)],
+    ids=["bf16", "at the limit", "rotary bug", "not a number"],
+)
+def test_gate(mean_rel: float, decision: Decision) -> None:
+    assert parity.gate(evidence(mean_rel), VALUES).decision is decision
+
+
+def test_a_stop_names_the_worst_layer() -> None:
+    assert "layer 6 is the worst with 0.3000, bf16 alone makes 0.0060" in parity.gate(evidence(0.3), VALUES).reasons[0]
+
+
+def store(folder: Path, states: Any, token_ids: list[int]) -> None:
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file
+
+    (folder / "states").mkdir(exist_ok=True)
+    save_file({"hidden_states": states, "token_ids": torch.tensor(token_ids)}, folder / "states" / "a.safetensors")
+
+
+ROW = {"id": "a", "input_ids": [5, 6, 7, 8], "loss_mask": [0, 0, 1, 1], "states": "states/a.safetensors"}
+
+
+@pytest.mark.parametrize(
+    ("shape", "token_ids", "message"),
+    [
+        ((3, 4, 8), [5, 6, 9], "states of other tokens"),
+        ((2, 4, 8), [5, 6], r"expected \[3, 4, hidden size\]"),
+        ((3, 3, 8), [5, 6, 7], r"expected \[3, 4, hidden size\]"),
+    ],
+    ids=["other tokens", "too short", "a layer missing"],
+)
+def test_states_that_are_not_the_samples_own_are_refused(
+    tmp_path: Path, shape: tuple[int, ...], token_ids: list[int], message: str
+) -> None:
+    torch = pytest.importorskip("torch")
+    store(tmp_path, torch.zeros(shape), token_ids)
+    with pytest.raises(AerieError, match=message):
+        parity.read_states(tmp_path, ROW, 4)
+
+
+@pytest.mark.parametrize(
+    ("shift", "decision"), [(0, Decision.GO), (1, Decision.STOP)], ids=["own", "layers off by one"]
+)
+def test_parity_of_a_real_model(tmp_path: Path, shift: int, decision: Decision) -> None:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=6, num_attention_heads=2
+    )
+    model = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
+    model.save_pretrained(tmp_path / "target" / "model")
+    synthesis = tmp_path / "synthesize"
+    synthesis.mkdir()
+    states = parity.layer_states(model, ROW["input_ids"], [layer - shift for layer in (2, 3, 4, 6)])
+    store(synthesis, torch.stack(list(states.values()), dim=1).to(torch.bfloat16)[:3], [5, 6, 7])
+    (synthesis / "samples.jsonl").write_text(json.dumps(ROW) + "\n")
+    context = Context(
+        run="r",
+        step="parity",
+        attempt=1,
+        values=VALUES,
+        inputs={
+            "target": Input(path=tmp_path / "target", evidence={}),
+            "synthesize": Input(path=synthesis, evidence={"layers": [2, 3, 4, 6]}),
+        },
+        out=tmp_path,
+        scratch=tmp_path,
+        interpreters={},
+        progress_file=tmp_path / "progress.json",
+    )
+    seen = parity.run(context)
+    assert (seen["samples"], seen["positions"]) == (1, 3)
+    assert parity.gate(seen, VALUES).decision is decision

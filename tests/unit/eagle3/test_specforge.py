@@ -1,0 +1,133 @@
+"""What is handed to SpecForge and what is read from its log; the trainer itself is not started here."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aerie.eagle3 import specforge
+from aerie.eagle3.specforge import Curve, Launcher, Plan
+from aerie.errors import AerieError
+
+# As specforge 0.2.0 printed it, shortened.
+LINE = (
+    "step 40: {'acc_0': 0.5, 'acc_1': 0.25, 'acc_2': 0.125, 'ploss_0': 2.0, 'acc': 0.29, 'loss': 4.5,"
+    " 'acceptance_rate_0': 0.4, 'grad_norm': 0.3, 'lr': 0.001}\n"
+)
+
+
+def plan(**changes: Any) -> Plan:
+    values: dict[str, Any] = {
+        "target": Path("target"),
+        "drafter_config": Path("drafter.json"),
+        "vocab_map": Path("vocab_map.pt"),
+        "features": Path("features"),
+        "start": None,
+        "samples": 10,
+        "epochs": 3,
+        "max_steps": None,
+        "batch": 4,
+        "learning_rate": 1e-3,
+        "ttt_length": 3,
+        "max_length": 128,
+    }
+    return Plan(**values | changes)
+
+
+def test_a_log_line_gives_step_loss_and_accuracy_by_position() -> None:
+    curve = Curve()
+    assert curve.read("Loading weights\n") is None
+    assert curve.read(LINE) == 40
+    assert curve.loss == [(40, 4.5)]
+    assert curve.accuracy == [0.5, 0.25, 0.125]
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_a_loss_that_is_not_finite_ends_the_training(value: str) -> None:
+    with pytest.raises(AerieError, match=r"trainer, step 40.*expected a finite loss"):
+        Curve().read(LINE.replace("'loss': 4.5", f"'loss': {value}"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "steps"),
+    [({}, 6), ({"samples": 12}, 9), ({"max_steps": 5}, 5), ({"max_steps": 50}, 6)],
+    ids=["two samples dropped", "none dropped", "capped", "cap above"],
+)
+def test_steps_count_full_batches_only(changes: dict[str, Any], steps: int) -> None:
+    assert specforge.steps_of(plan(**changes)) == steps
+
+
+def test_the_mask_counts_where_the_token_that_is_read_was_generated() -> None:
+    # Six tokens, two of them the prompt. SpecForge's position t reads token t+1 and drafts token t+2, so position 1,
+    # the last of the prompt, reads the first generated token and must be trained to draft the second.
+    assert specforge.feature_mask([0, 0, 1, 1, 1, 1]) == [0, 1, 1, 1, 1, 0]
+
+
+def test_a_failed_process_shows_its_last_lines(tmp_path: Path) -> None:
+    launcher = Launcher(module="aerie.no_such_module", environment={}, options={})
+    with pytest.raises(AerieError, match=r"specforge export: 'exit status 1'.*\n.*No module named"):
+        specforge.export(tmp_path, tmp_path, tmp_path, tmp_path, launcher, tmp_path / "log")
+    assert "No module named" in (tmp_path / "log").read_text()
+
+
+def test_the_drafter_has_the_shape_of_its_target() -> None:
+    target = {
+        "hidden_size": 192,
+        "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 1024,
+        "vocab_size": 2048,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+    }
+    config = specforge.draft_config(target, draft_vocab_size=1024, aux_layers=[2, 3, 4])
+    assert config["num_attention_heads"] * config["head_dim"] == config["hidden_size"] == 192
+    assert config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [2, 3, 4]
+    # SpecForge 0.2.0 and SGLang disagree on what this key means.
+    assert "norm_output" not in config
+
+
+def test_eager_loss_is_the_cross_entropy_over_masked_positions() -> None:
+    torch = pytest.importorskip("torch")
+    from aerie.eagle3.specforge_cpu import eager_loss
+
+    logits = torch.randn(2, 3, 5)
+    target = torch.randn(2, 3, 5).softmax(-1)
+    mask = torch.tensor([[1, 1, 0], [1, 0, 0]]).unsqueeze(-1)
+    each = torch.nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten(0, 1), reduction="none")
+    assert torch.allclose(eager_loss(logits, target, mask), (each * mask.flatten()).mean())
+
+
+def test_the_last_state_is_stored_after_the_norm(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    last, norm = torch.randn(3, 8), torch.rand(8)
+    specforge.write_feature(
+        tmp_path / "a.ckpt",
+        input_ids=[5, 6, 7],
+        loss_mask=[0, 1, 0],
+        aux=torch.randn(3, 3, 8),
+        last=last,
+        norm=norm,
+        eps=1e-6,
+    )
+    stored = torch.load(tmp_path / "a.ckpt")
+    expected = torch.nn.functional.rms_norm(last, [8], norm, 1e-6).to(torch.bfloat16)
+    assert torch.allclose(stored["hidden_state"][0], expected, rtol=0.01)
+    assert list(stored["aux_hidden_state"].shape) == [1, 3, 24]
+
+
+@pytest.mark.parametrize(("value", "message"), [("nan", "not finite"), ("inf", "not finite")])
+def test_a_state_that_is_not_finite_is_refused(tmp_path: Path, value: str, message: str) -> None:
+    torch = pytest.importorskip("torch")
+    last = torch.full((2, 8), float(value))
+    with pytest.raises(AerieError, match=message):
+        specforge.write_feature(
+            tmp_path / "a.ckpt",
+            input_ids=[5, 6],
+            loss_mask=[0, 1],
+            aux=torch.zeros(2, 3, 8),
+            last=last,
+            norm=torch.ones(8),
+            eps=1e-6,
+        )
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,88 @@
+"""The target step, run for real with two training steps: its files, and that nothing held out is in them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aerie.eagle3 import target
+from aerie.runbook.step import Context, Input
+
+SIZE = {"hidden_size": 64, "layers": 5, "steps": 2, "learning_rate": 1e-3}
+VALUES = {
+    "target": {
+        "shape": "auto",
+        "vocab_size": 512,
+        "sequence": 64,
+        "batch": 2,
+        "threads": 1,
+        "seed": 0,
+        "mla": SIZE,
+        "llama": SIZE,
+    },
+    "corpus": {"max_response_chars": 100, "held_out": 8},
+}
+
+
+def run(folder: Path, shape: str) -> dict[str, Any]:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    (folder / "out").mkdir()
+    preflight = Input(path=folder, evidence={"shape": {"name": shape, "reason": "asked for"}})
+    context = Context(
+        run="r",
+        step="target",
+        attempt=1,
+        values=VALUES,
+        inputs={"preflight": preflight},
+        out=folder / "out",
+        scratch=folder,
+        interpreters={},
+        progress_file=folder / "progress.json",
+    )
+    return dict(target.run(context))
+
+
+def rows(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("shape", ["mla", "llama"])
+def test_the_target_is_what_engine_and_trainer_need(tmp_path: Path, shape: str) -> None:
+    evidence = run(tmp_path, shape)
+    model = tmp_path / "out" / "model"
+    config = json.loads((model / "config.json").read_bytes())
+    index = json.loads((model / "model.safetensors.index.json").read_bytes())
+    assert evidence["shape"]["name"] == shape
+    assert (evidence["steps"], evidence["tokens"], evidence["vocab_size"]) == (2, 2 * 2 * 64, 512)
+    assert config["dtype"] == "bfloat16"
+    assert {"lm_head.weight", "model.embed_tokens.weight", "model.norm.weight"} <= set(index["weight_map"])
+    if shape == "mla":
+        assert (config["topk_method"], config["scoring_func"]) == ("noaux_tc", "sigmoid")
+        assert (config["kv_lora_rank"], config["qk_rope_head_dim"]) == (512, 64)
+
+
+def test_nothing_held_out_is_in_training_prompts_or_generic_text(tmp_path: Path) -> None:
+    run(tmp_path, "llama")
+    train, held = rows(tmp_path / "out" / "prompts.train.jsonl"), rows(tmp_path / "out" / "prompts.held.jsonl")
+    names = {row["id"].rpartition("-")[0] for row in held}
+    assert len(names) == len(held) == 8
+    assert [row["prompt"] for row in train if any(name in row["prompt"] for name in names)] == []
+    assert len({row["id"] for row in train}) == len(train)
+
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out" / "model")
+    generic = rows(tmp_path / "out" / "generic.jsonl")
+    texts = [tokenizer.decode(row["input_ids"]) for row in generic]
+    assert [text for text in texts if any(name in text for name in names)] == []
+    assert tokenizer.decode(held[0]["input_ids"]) == f"<|user|>{held[0]['prompt']}<|assistant|>"
+    counted = [token for token, mask in zip(generic[0]["input_ids"], generic[0]["loss_mask"], strict=True) if mask]
+    assert texts[0].endswith(f"<|assistant|>{tokenizer.decode(counted)}")
+    assert counted[-1] == tokenizer.eos_token_id
+
+
+def test_the_learning_rate_warms_up_stays_and_falls() -> None:
+    shares = [target.learning_rate_share(step, 100) for step in (0, 19, 40, 70, 99)]
+    assert shares == pytest.approx([0.05, 1, 1, 0.5, 0.02], abs=1e-3)

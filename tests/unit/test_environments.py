@@ -1,0 +1,167 @@
+"""Environments: made once, named by content, never half-made; with real uv on a wheel of a few lines."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from aerie import environments
+from aerie.errors import AerieError, UsageError
+from aerie.paths import repository
+from tests.unit.wheels import make_wheel
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout with requirements/tiny.txt, a cache of its own, and pip told where the wheel is."""
+    root = tmp_path / "a checkout"
+    (root / "requirements").mkdir(parents=True)
+    (root / "requirements" / "tiny.txt").write_text(make_wheel(tmp_path / "wheels"))
+    monkeypatch.setattr(environments, "repository", lambda: root)
+    monkeypatch.setattr(environments, "PYTHON", f"{sys.version_info.major}.{sys.version_info.minor}")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    return root
+
+
+def test_it_is_made_once_and_then_found(checkout):
+    assert environments.find("tiny") is None
+    made = environments.ensure("tiny")
+    assert made.packages == {"tinything": "1.0"}
+    assert made.path.name == f"tiny-{made.hash[:12]}"
+    shown = subprocess.run([made.python, "-c", "import tinything; print(tinything.version)"], capture_output=True)
+    assert shown.stdout == b"1.0\n"
+    stamp = (made.path / "ready.json").stat().st_mtime_ns
+    assert environments.ensure("tiny") == made == environments.find("tiny")
+    assert (made.path / "ready.json").stat().st_mtime_ns == stamp
+
+
+def test_another_lock_is_another_environment_and_the_old_one_stays(checkout):
+    first = environments.ensure("tiny")
+    lock = checkout / "requirements" / "tiny.txt"
+    lock.write_text("# changed\n" + lock.read_text())
+    assert environments.find("tiny") is None
+    second = environments.ensure("tiny")
+    assert second.path != first.path
+    assert first.python.exists()
+
+
+def test_an_unfinished_one_is_wiped_and_made_anew(checkout):
+    made = environments.ensure("tiny")
+    (made.path / "ready.json").unlink()
+    (made.path / "left over").touch()
+    assert environments.find("tiny") is None
+    assert environments.ensure("tiny") == made
+    assert not (made.path / "left over").exists()
+
+
+def test_one_whose_python_was_removed_is_not_found(checkout):
+    made = environments.ensure("tiny")
+    made.python.unlink()
+    made.python.symlink_to("/nowhere/python")
+    assert environments.find("tiny") is None
+
+
+def test_a_wrong_hash_is_refused_and_leaves_nothing_ready(checkout):
+    (checkout / "requirements" / "tiny.txt").write_text(f"tinything==1.0 --hash=sha256:{'0' * 64}\n")
+    with pytest.raises(AerieError, match="tinything") as raised:
+        environments.ensure("tiny")
+    assert "hash" in str(raised.value.seen).lower()
+    assert environments.find("tiny") is None
+
+
+def test_a_missing_torch_is_named_with_the_remedy(checkout):
+    (checkout / "requirements" / "tiny.txt").write_text(f"torch==2.13.0+cpu --hash=sha256:{'0' * 64}\n")
+    with pytest.raises(AerieError) as raised:
+        environments.ensure("tiny")
+    assert "torch" in str(raised.value.seen)
+    assert "find-links" in raised.value.remedy
+
+
+def test_two_at_once_make_one(checkout):
+    notes: list[str] = []
+    results: list[environments.Environment] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(environments.ensure("tiny", lambda d, t, n: notes.append(n))))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert results[0] == results[1]
+    assert any(note.startswith("waiting for another process") for note in notes)
+
+
+def test_ctrl_c_ends_the_installer_and_leaves_nothing_ready(checkout, tmp_path, monkeypatch):
+    slow = tmp_path / "uv"
+    slow.write_text(f'#!/bin/sh\nif [ "$1" = venv ]; then exit 0; fi\necho $$ > "{tmp_path}/pid"\nexec sleep 60\n')
+    slow.chmod(0o755)
+    monkeypatch.setattr(environments, "_uv", lambda: str(slow))
+    counts: list[tuple[int, int]] = []
+
+    def interrupt(done: int, total: int, note: str) -> None:
+        counts.append((done, total))
+        if (tmp_path / "pid").exists():
+            raise KeyboardInterrupt
+
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        environments.ensure("tiny", interrupt)
+    assert time.monotonic() - started < 10
+    assert counts[-1] == (0, 1)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+    assert environments.find("tiny") is None
+
+
+def test_an_unknown_name_is_told_the_known_ones():
+    with pytest.raises(UsageError, match="engine") as raised:
+        environments.locked_hash("motor")
+    assert "train" in raised.value.expected
+
+
+@pytest.mark.parametrize("name", ["engine", "train"])
+def test_the_lock_is_for_the_python_that_is_asked_for(name):
+    head = (repository() / "requirements" / f"{name}.txt").read_text()[:500]
+    assert f"--python-version {environments.PYTHON} " in head
+
+
+@pytest.mark.parametrize(
+    ("settings", "arguments", "variables"),
+    [
+        ("", [], {}),
+        ("global.find-links='/a'", ["--find-links", "/a"], {}),
+        ("global.extra-index-url='\\nfile:///a\\nfile:///b'", ["--extra-index-url", "file:///a"] * 1, {}),
+        (":env:.find-links='/env'\nglobal.find-links='/global'", ["--find-links", "/env"], {}),
+        ("global.index-url='https://a/simple'\ninstall.index-url='https://b/simple'", ["--index-url"], {}),
+        ("global.no-index='true'", ["--no-index"], {}),
+        ("global.trusted-host='a b'", ["--allow-insecure-host", "a", "--allow-insecure-host", "b"], {}),
+        (
+            "global.cert='/c.pem'\n:env:.default-timeout='180'\nglobal.proxy='http://p:1'",
+            [],
+            {"SSL_CERT_FILE": "/c.pem", "UV_HTTP_TIMEOUT": "180", "ALL_PROXY": "http://p:1"},
+        ),
+        ("freeze.find-links='/other-command'\ngarbage", [], {}),
+    ],
+)
+def test_pips_settings_become_uvs(settings, arguments, variables):
+    seen = environments.uv_options(settings)
+    assert (seen[0][: len(arguments)], seen[1]) == (arguments, variables)
+
+
+def test_install_settings_win_over_global_ones_and_all_urls_are_kept():
+    arguments, _ = environments.uv_options("install.index-url='https://b'\nglobal.index-url='https://a'")
+    assert arguments == ["--index-url", "https://b"]
+    arguments, _ = environments.uv_options("global.extra-index-url='\\nfile:///a\\nfile:///b'")
+    assert arguments == ["--extra-index-url", "file:///a", "--extra-index-url", "file:///b"]
+
+
+def test_the_stamp_names_its_schema(checkout):
+    made = environments.ensure("tiny")
+    assert json.loads((made.path / "ready.json").read_text())["schema"] == "aerie.environment/1"
