@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from invoke import Context, task
+from invoke import Collection, Context, task
 
 from aerie.program import end_with, error_text
+from lab.tasks import collection as lab
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -205,3 +206,6 @@ def _listening(*, json: bool) -> "Iterator[Listener]":
     else:
         with live.show(_console(sys.stderr)) as listener:
             yield listener
+
+
+namespace = Collection(approve, docs, report, resume, runbook, runs, test, lab)

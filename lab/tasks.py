@@ -1,21 +1,31 @@
 """Tasks of the collection `lab`."""
 
+from typing import TYPE_CHECKING
+
 from invoke.collection import Collection
 from invoke.context import Context
 from invoke.tasks import task
-from rich.console import Console
-from rich.table import Table
 
 from aerie.errors import UsageError
 
-from . import lifecycle as lab
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from .lifecycle import HostStatus
 
 __all__ = ["collection"]
 
-_out, _err = Console(soft_wrap=True), Console(stderr=True, soft_wrap=True)
+
+def _console(*, stderr: bool = False) -> "Console":
+    from rich.console import Console
+
+    return Console(stderr=stderr, soft_wrap=True)
 
 
-def _table(hosts: tuple[lab.HostStatus, ...]) -> Table:
+def _table(hosts: "tuple[HostStatus, ...]") -> "Table":
+    from rich.table import Table
+
     table = Table("host", "address", "state", "memory", box=None, pad_edge=False)
     for host in hosts:
         state = "answers" if host.answers else "running, no ssh" if host.is_running else "stopped"
@@ -37,23 +47,29 @@ def _number(count: str) -> int:
 )
 def up(c: Context, count: str, memory_mib: int = 2048) -> None:
     """Bring up disposable hosts lab01, lab02 …"""
-    hosts = lab.up(_number(count), memory_bytes=memory_mib << 20, say=_err.print)
-    _out.print(_table(lab.status()))
-    _out.print(f"next: ssh -F {hosts[0].ssh_config} {hosts[0].name}", markup=False, highlight=False)
+    from . import lifecycle as lab
+
+    hosts = lab.up(_number(count), memory_bytes=memory_mib << 20, say=_console(stderr=True).print)
+    _console().print(_table(lab.status()))
+    _console().print(f"next: ssh -F {hosts[0].ssh_config} {hosts[0].name}", markup=False, highlight=False)
 
 
 @task(auto_shortflags=False)
 def down(c: Context) -> None:
     """Take down every lab host and all that the lab made."""
+    from . import lifecycle as lab
+
     names = lab.down()
-    _out.print(f"removed: {', '.join(names)}" if names else "nothing was up")
+    _console().print(f"removed: {', '.join(names)}" if names else "nothing was up")
 
 
 @task(auto_shortflags=False)
 def status(c: Context) -> None:
     """Show the lab's hosts."""
+    from . import lifecycle as lab
+
     hosts = lab.status()
-    _out.print(_table(hosts) if hosts else "no lab host is up")
+    _console().print(_table(hosts) if hosts else "no lab host is up")
 
 
 collection = Collection("lab", up, down, status)

@@ -3,6 +3,8 @@
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from aerie.eagle3 import serving
@@ -33,9 +35,9 @@ of percent within minutes. Before and after each run read `/metrics`; from the d
 
 Forced acceptance measures what a verify step costs, whatever the drafter is worth: with forced length L and the same
 number of tokens, R = L x tokens/s without a drafter / tokens/s forced. vLLM's own switch for it
-(`rejection_sample_method: synthetic`) ends the engine at the first request on a CPU, so aerie/engines/vllm_cpu/forced.py
-replaces the greedy kernel. Forced text is not the target's: it runs with `ignore_eos`, against `base-fixed`, which is
-the `base` server with the same prompts and lengths.
+(`rejection_sample_method: synthetic`) ends the engine at the first request on a CPU, so
+aerie/engines/vllm_cpu/forced.py replaces the greedy kernel. Forced text is not the target's: it runs with
+`ignore_eos`, against `base-fixed`, which is the `base` server with the same prompts and lengths.
 
 Where a drafter's output leaves that of `base`, send the prompt and the common tokens to the `base` server with
 `"max_tokens": 1, "logprobs": 20`: the gap is the log probability of its best token minus that of the worse of the two.
@@ -84,20 +86,25 @@ def run(context: Context) -> Mapping[str, Json]:
             )
             for name in (BASE, *DRAFTERS)
         ]
-        probes = [(BASE_FIXED, servers[BASE], None)] if cost.accept_lengths else []
-        probes += [(forced(length), servers["forced"], length) for length in cost.accept_lengths]
-        for name, server, length in probes:
-            arms.append(
-                Arm(
-                    name=name,
-                    server=server,
-                    prompts=fixed,
-                    max_tokens=values.max_tokens,
-                    concurrency=(1,),
-                    ignore_eos=True,
-                    before=lambda length=length: length and vllm.write_forced_length(control, length),
-                )
+        if cost.accept_lengths:
+            probe = Arm(
+                name=BASE_FIXED,
+                server=servers[BASE],
+                prompts=fixed,
+                max_tokens=values.max_tokens,
+                concurrency=(1,),
+                ignore_eos=True,
             )
+            arms.append(probe)
+            arms += [
+                replace(
+                    probe,
+                    name=forced(length),
+                    server=servers["forced"],
+                    before=partial(vllm.write_forced_length, control, length),
+                )
+                for length in cost.accept_lengths
+            ]
         runs, load = bench.measure(
             arms,
             repetitions=values.repetitions,

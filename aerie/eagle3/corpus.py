@@ -9,7 +9,6 @@ import hashlib
 import importlib
 import inspect
 import pydoc_data.topics
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -162,4 +161,4 @@ def _leading_paragraphs(doc: object, max_chars: int) -> str:
 
 
 def _one_space(text: str) -> str:
-    return re.sub(r"[ \t]*\n[ \t]*", "\n", re.sub(r"[ \t]+", " ", text)).strip()
+    return " ".join(text.split())

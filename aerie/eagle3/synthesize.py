@@ -44,21 +44,24 @@ position less than the sample has tokens. Check that the tokens in the file are 
 
 def unique(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:
     """The prompts without repetitions of the same tokens, first ones kept: greedy responses would repeat as well."""
-    return tuple({prompt.input_ids: prompt for prompt in reversed(prompts)}.values())[::-1]
+    first: dict[tuple[int, ...], Prompt] = {}
+    for prompt in prompts:
+        first.setdefault(prompt.input_ids, prompt)
+    return tuple(first.values())
 
 
-def sample(prompt: Prompt, response: Sequence[int]) -> dict[str, Any]:
-    """One row of samples.jsonl: loss counts on the response alone."""
+def sample(number: int, prompt: Prompt, response: Sequence[int]) -> dict[str, Any]:
+    """One row of samples.jsonl: loss counts on the response alone. The file is named by number: ids may hold a /."""
     return {
         "id": prompt.id,
         "input_ids": [*prompt.input_ids, *response],
         "loss_mask": [0] * len(prompt.input_ids) + [1] * len(response),
-        "states": f"states/{prompt.id}.safetensors",
+        "states": f"states/{number:05d}.safetensors",
     }
 
 
 def run(context: Context) -> Mapping[str, Json]:
-    """Serve with capture, generate, check every file, keep it under the sample's id."""
+    """Serve with capture, generate, check every file, keep it beside its sample."""
     engine, drafter = Engine(**context.values["engine"]), Drafter(**context.values["drafter"])
     values = Synthesis(**context.values["synthesis"])
     target = context.inputs["target"].path
@@ -98,15 +101,15 @@ async def _generate(
     async with connect(server) as client:
 
         async def user() -> None:
-            for seed, prompt in waiting:
+            for number, prompt in waiting:
                 answer = await client.complete(
                     prompt.input_ids,
                     max_tokens=values.max_tokens,
                     temperature=values.temperature,
-                    seed=seed,
+                    seed=number,
                     kv_transfer_params={"include_output_tokens": True},
                 )
-                row = sample(prompt, answer["choices"][0]["token_ids"])
+                row = sample(number, prompt, answer["choices"][0]["token_ids"])
                 written = Path(answer["kv_transfer_params"]["hidden_states_path"])
                 await asyncio.to_thread(_keep, written, row, context.out, layers)
                 samples[prompt.id] = row

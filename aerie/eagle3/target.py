@@ -55,7 +55,8 @@ def run(context: Context) -> Mapping[str, Json]:
     target = Target.model_validate(context.values["target"])
     limits = Corpus.model_validate(context.values["corpus"])
     shape = context.inputs["preflight"].evidence["shape"]
-    train, held = corpus.split(corpus.pairs(limits.max_response_chars), limits.held_out)
+    everything, held = corpus.split(corpus.pairs(limits.max_response_chars), limits.held_out)
+    train = everything[: limits.names]
     generic = corpus.manual(_GENERIC_CHARS, without=[pair.name for pair in held])
 
     import torch

@@ -9,7 +9,7 @@ import contextlib
 import math
 import statistics
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -188,8 +188,7 @@ async def _measure(
         for arm in arms:
             if arm.server not in clients:
                 clients[arm.server] = await stack.enter_async_context(connect(arm.server))
-        for arm in arms:
-            await clients[arm.server].stream(arm.prompts[0].input_ids, max_tokens=arm.max_tokens)  # warm-up
+                await clients[arm.server].stream(arm.prompts[0].input_ids, max_tokens=arm.max_tokens)  # warm-up
         load = await stack.enter_async_context(_client_load())
         for repetition in range(1, repetitions + 1):
             for name in order(list(by_name), repetition):

@@ -5,8 +5,8 @@
 The tree is what the program started, however it detached itself: the guard is the reaper of all orphans below it.
 It ends the tree on SIGTERM, when the program ends, and when the guard's parent dies (by kill -9 too): SIGTERM to the
 program, GRACE_S seconds, then SIGKILL to whatever is left. Exit status: the program's, as a shell gives it.
-TMPDIR and the working folder are one of its own, removed at the end: killed engines leave their sockets there, and the path of a socket
-must be short (107 bytes).
+TMPDIR and the working folder are one of its own, removed at the end: killed engines leave their sockets there, and
+the path of a socket must be short (107 bytes).
 
 It is a program of its own because an engine has children of its own (vLLM: EngineCore, and a worker below it) that
 outlive a killed parent, and because a killed parent cannot clean up.
@@ -97,8 +97,9 @@ def main(argv: list[str]) -> int:
 
 
 def _end_tree() -> None:
-    while below := descendants(os.getpid()):
-        for pid in below:
+    """Kill all below until none is left, reaped too: every orphan becomes our child."""
+    while True:
+        for pid in descendants(os.getpid()):
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -107,7 +108,7 @@ def _end_tree() -> None:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
-            pass
+            return
         time.sleep(0.01)
 
 

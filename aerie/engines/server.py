@@ -4,6 +4,7 @@ Start them from the main thread: Linux ties a child's death signal to the thread
 """
 
 import contextlib
+import http.client
 import json
 import os
 import re
@@ -107,18 +108,26 @@ class Server:
         if self.start_s is not None:
             return True
         if not self.is_alive():
-            if self._chosen_port and self._attempts < _BIND_ATTEMPTS and "ddress already in use" in _end_of(self.log):
-                self._attempts += 1
-                self.port = _free_port()
-                self._process = self._spawn()
-                return False
-            self.check()
+            self._retry_on_another_port()
+            return False
         if not _is_listening(self.port):
             return False
         if self._generates():
             self.start_s = time.monotonic() - self._started
             return True
         return False
+
+    def _retry_on_another_port(self) -> None:
+        """After a death at the start: spawn again if a port of our choice was taken meanwhile, else raise."""
+        if "ddress already in use" in _end_of(self.log):
+            if not self._chosen_port:
+                _checked_port(self.port)  # raises with the holder's name while it holds
+            elif self._attempts < _BIND_ATTEMPTS:
+                self._attempts += 1
+                self.port = _free_port()
+                self._process = self._spawn()
+                return
+        self.check()
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         command = [*self.launch.program, *self.launch.flags, "--host", _HOST, "--port", str(self.port)]
@@ -144,7 +153,7 @@ class Server:
                 answer = json.load(response)
         except urllib.error.HTTPError as error:
             raise self.failure(f"HTTP {error.code} to the first request: {error.read(500)!r}") from error
-        except (OSError, ValueError):
+        except (OSError, ValueError, http.client.HTTPException):
             return False
         return bool(answer["choices"][0]["finish_reason"] == "length")
 
@@ -233,7 +242,8 @@ def _checked_port(port: int) -> int:
 def _holder(port: int) -> str:
     try:
         for connection in psutil.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+            is_it = connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
+            if is_it and connection.pid:
                 command = " ".join(psutil.Process(connection.pid).cmdline())
                 return f", held by process {connection.pid}: {command[:200]}"
     except psutil.Error:

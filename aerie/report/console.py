@@ -127,7 +127,7 @@ def report_view(summary: Mapping[str, Json], paths: Iterable[object] = ()) -> Re
 def result_view(result: RunResult) -> RenderableType:
     """How a run ended for now; the last line is the next command."""
     what = "nothing to do, every result holds" if result.is_unchanged else (
-        f"{len(result.ran)} steps ran, {len(result.reused)} reused, {duration(result.seconds)}"
+        f"{len(result.ran)} ran, {len(result.reused)} reused, {duration(result.seconds)}"
     )  # fmt: skip
     lines = [Text.assemble(f"run {result.run}  ", _word(result.state), f"  {what}")]
     lines += [Text(f"  {reason}") for reason in result.reasons]

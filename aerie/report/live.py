@@ -179,7 +179,8 @@ def said(event: Event) -> tuple[str, str]:
         case StepProgress():
             return "running", f"{_amount(event)}{duration(event.elapsed_s)} elapsed, {_age(event.age_s, event.stall_s)}"
         case StepDone():
-            return "done", f"{duration(event.seconds)}, {event.artifacts} files, {size(event.size_bytes)}"
+            files = f", {event.artifacts} files, {size(event.size_bytes)}" if event.artifacts else ""
+            return "done", f"{duration(event.seconds)}{files}"
         case StepFailed():
             return "failed", f"attempt {event.attempt} {event.outcome}: {event.message}; log {event.log}"
         case StepRetry():

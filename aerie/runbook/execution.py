@@ -180,9 +180,13 @@ class Execution:
                 return False
             reason = finding.reason or "asked for again"
             self._try(step, replace(finding, reason=reason))
-            made = self._examine(step).made
+            finding = self._examine(step)
+            made = finding.made
             if made is None:
-                return False  # its own artifacts changed since a moment ago: look at everything again
+                raise AerieError(
+                    f"step {step.id}", seen=finding.reason, expected="a result that holds right after it was made",
+                    remedy="Nothing else may write to the run's folder; a `stale` must be content with what `run` did.",
+                )  # fmt: skip
         elif step.id not in self._ran and self._reused.get(step.id) != made.seq and made.run != self._run:
             self._reuse(step, made)
         elif step.id not in self._ran:
@@ -210,6 +214,11 @@ class Execution:
             assert made is not None, "checked by the caller"
             if (damage := planning.damage_of(made, deep=True)) is not None:
                 self._damaged(need, made.seq, damage.path, damage.seen)
+                if need in self._ran:
+                    raise AerieError(
+                        f"step {need}", seen=f"artifact {damage}", expected="the files that it left in this very run",
+                        remedy="Look at the disk (dmesg) and at what else writes to it.",
+                    )  # fmt: skip
                 return False
         return True
 

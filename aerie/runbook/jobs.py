@@ -5,6 +5,7 @@ A job is a folder. The controller writes job.json and environ there and starts s
 unit; elsewhere it is a session of its own. Everything else is the same for both.
 """
 
+import getpass
 import json
 import os
 import select
@@ -64,7 +65,8 @@ def start(folder: Path, argv: Sequence[str], environment: Mapping[str, str], *, 
     """Start the worker `argv` in `folder` under a supervisor. unit: the name it gets where systemd runs."""
     marked = {**environment, MARKER: str(folder)}
     packed = b"\0".join(os.fsencode(f"{name}={value}") for name, value in marked.items())
-    with open(os.open(folder / "environ", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+    # EXCL: a second start in one folder must not take the file from under the first one's supervisor.
+    with open(os.open(folder / "environ", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(packed)
     command = [
         sys.executable, "-I", "-S", supervise.__file__,
@@ -105,6 +107,8 @@ def find(folder: Path, started: Mapping[str, Any] | None) -> Job | None:
 
 def wait(job: Job, timeout_s: float) -> bool:
     """Wait up to timeout_s for the supervisor's end; whether it has ended."""
+    if not job.pid:  # its unit had ended before it could be asked for a process
+        return True
     try:
         descriptor = os.pidfd_open(job.pid)
     except ProcessLookupError:
@@ -168,7 +172,9 @@ def _systemd() -> list[str] | None:
         return None
     if os.geteuid() == 0:
         return []
-    return ["--user"] if Path(f"/run/user/{os.geteuid()}/systemd/private").exists() else None
+    # A user's manager ends with the last login, and its units with it, unless the user lingers (loginctl(1)).
+    lingers = Path("/var/lib/systemd/linger", getpass.getuser()).exists()
+    return ["--user"] if lingers and Path(f"/run/user/{os.geteuid()}/systemd/private").exists() else None
 
 
 def _start_unit(folder: Path, command: list[str], systemd: list[str], unit: str, timeout_s: float) -> Job:
@@ -189,6 +195,7 @@ def _start_unit(folder: Path, command: list[str], systemd: list[str], unit: str,
         check=False, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     if done.returncode != 0:
+        (folder / "environ").unlink()  # no supervisor comes to read and remove it
         raise AerieError(
             f"unit {unit}", seen=done.stderr.strip()[-500:], expected="a started unit",
             remedy=f"Try it by hand: {shlex.join(argv[:4])} true",

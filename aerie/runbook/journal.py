@@ -51,6 +51,10 @@ _MIGRATIONS = (
     """,
 )
 
+_DONE = """WHERE kind = 'step.done' AND step = ? AND run IN (
+               SELECT run FROM event WHERE kind = 'run.opened'
+               AND json_extract(data, '$.runbook') = ? AND json_extract(data, '$.host') = ?)"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
@@ -117,19 +121,39 @@ class Journal:
         """The event with this number."""
         return self._select("WHERE seq = ?", seq)[0]
 
-    def runs(self) -> tuple[str, ...]:
-        """The ids of all runs, oldest first."""
-        return tuple(row[0] for row in self._db.execute("SELECT run FROM event WHERE kind = 'run.opened' ORDER BY seq"))
+    def runs(self, runbook: str | None = None, profile: str | None = None, host: str | None = None) -> tuple[str, ...]:
+        """The ids of all runs, or of those of a runbook, profile and host, oldest first."""
+        rows = self._db.execute(
+            """SELECT run FROM event WHERE kind = 'run.opened'
+               AND json_extract(data, '$.runbook') = coalesce(?, json_extract(data, '$.runbook'))
+               AND json_extract(data, '$.profile') = coalesce(?, json_extract(data, '$.profile'))
+               AND json_extract(data, '$.host') = coalesce(?, json_extract(data, '$.host')) ORDER BY seq""",
+            (runbook, profile, host),
+        )
+        return tuple(row[0] for row in rows)
 
-    def made(self, runbook: str, host: str, step: str) -> tuple[Entry, ...]:
-        """Every step.done of this step of this runbook on this host, newest first."""
-        return self._select(
-            """WHERE kind = 'step.done' AND step = ? AND run IN (
-                   SELECT run FROM event WHERE kind = 'run.opened'
-                   AND json_extract(data, '$.runbook') = ? AND json_extract(data, '$.host') = ?)
-               ORDER BY seq DESC""",
-            step, runbook, host,
-        )  # fmt: skip
+    def unclosed(self) -> tuple[str, ...]:
+        """The ids of the runs that were opened or resumed and not closed since, oldest first."""
+        rows = self._db.execute(
+            """SELECT run FROM (SELECT run, kind, max(seq) FROM event
+                                WHERE kind IN ('run.opened', 'run.resumed', 'run.closed') GROUP BY run)
+               WHERE kind <> 'run.closed' ORDER BY run"""
+        )
+        return tuple(row[0] for row in rows)
+
+    def made(self, runbook: str, host: str, step: str, key: str) -> tuple[Entry, ...]:
+        """Every step.done with this key of this step of this runbook on this host, newest first."""
+        return self._select(f"{_DONE} AND json_extract(data, '$.key') = ? ORDER BY seq DESC", step, runbook, host, key)
+
+    def newest(self, runbook: str, host: str, step: str) -> Entry | None:
+        """The newest step.done of this step of this runbook on this host, whatever its key."""
+        found = self._select(f"{_DONE} ORDER BY seq DESC LIMIT 1", step, runbook, host)
+        return found[0] if found else None
+
+    def durations_s(self, runbook: str, host: str, step: str) -> tuple[float, ...]:
+        """How long the step took whenever it was done."""
+        query = f"SELECT json_extract(data, '$.seconds') FROM event {_DONE}"
+        return tuple(row[0] for row in self._db.execute(query, (step, runbook, host)))
 
     def damaged(self, step: str) -> dict[int, str]:
         """The numbers of those step.done events whose files were found damaged, with what was seen."""

@@ -129,13 +129,11 @@ class Present:
         parts = self._parts[step.id]
         if waiting := [need for need, output in inputs.items() if output is None]:
             return Finding(parts=parts, made=None, reason=f"input {waiting[0]} runs first")
-        entries = self._journal.made(self._loaded.runbook.name, self._host, step.id)
         spoilt = self._journal.damaged(step.id)
-        key = keys.key_of(parts)
         damages: list[tuple[int, artifacts.Damage]] = []
         reasons = []
-        for entry in entries:
-            if entry.data["key"] != key or entry.data["inputs"] != inputs:
+        for entry in self._journal.made(self._loaded.runbook.name, self._host, step.id, keys.key_of(parts)):
+            if entry.data["inputs"] != inputs:
                 continue
             if entry.seq in spoilt:
                 reasons.append(f"artifact {spoilt[entry.seq]}")
@@ -148,7 +146,7 @@ class Present:
             if (why := _stale(step, made)) is None:
                 return Finding(parts=parts, made=made, reason="", damages=tuple(damages))
             reasons.append(why)
-        reason = (reasons or [_why(entries, parts, inputs)])[0]
+        reason = reasons[0] if reasons else self._why(step, parts, inputs)
         return Finding(parts=parts, made=None, reason=reason, damages=tuple(damages))
 
     def verdict(self, step: Step, made: Made) -> tuple[str, tuple[str, ...]]:
@@ -170,9 +168,7 @@ class Present:
 
     def expected_s(self, step: Step) -> float | None:
         """Median of how long the step took before; None when it never ended well."""
-        seconds = sorted(
-            entry.data["seconds"] for entry in self._journal.made(self._loaded.runbook.name, self._host, step.id)
-        )
+        seconds = sorted(self._journal.durations_s(self._loaded.runbook.name, self._host, step.id))
         return seconds[len(seconds) // 2] if seconds else None
 
     def plan(self, selection: Selection) -> Plan:
@@ -206,6 +202,15 @@ class Present:
             disk_needed_bytes=sum(line.disk_bytes for line in planned if line.action == "run"),
             disk_free_bytes=_free(),
         )
+
+    def _why(self, step: Step, parts: Mapping[str, Any], inputs: Mapping[str, str | None]) -> str:
+        newest = self._journal.newest(self._loaded.runbook.name, self._host, step.id)
+        if newest is None:
+            return "never ran"
+        before = newest.data
+        found = keys.changes(before["parts"], parts)
+        found += [f"input {need} changed" for need in inputs if before["inputs"].get(need) != inputs[need]]
+        return "; ".join(found)
 
     def _planned(self, step: Step, action: str, reason: str, finding: Finding) -> PlannedStep:
         return PlannedStep(
@@ -264,15 +269,6 @@ def _made(entry: Entry) -> Made:
 def _stale(step: Step, made: Made) -> str | None:
     judge = getattr(module(step), "stale", None)
     return None if judge is None else judge(made.evidence)
-
-
-def _why(entries: Sequence[Entry], parts: Mapping[str, Any], inputs: Mapping[str, str | None]) -> str:
-    if not entries:
-        return "never ran"
-    before = entries[0].data
-    found = keys.changes(before["parts"], parts)
-    found += [f"input {need} changed" for need in inputs if before["inputs"].get(need) != inputs[need]]
-    return "; ".join(found)
 
 
 def _free() -> dict[str, int]:

@@ -128,20 +128,15 @@ def _new_id() -> str:
 
 
 def _newest(journal: Journal, loaded: Loaded, host: str) -> RunSummary | None:
-    wanted = (loaded.runbook.name, loaded.profile, host)
-    for run_id in reversed(journal.runs()):
-        entries = journal.events(run_id)
-        data = entries[0].data
-        if (data["runbook"], data["profile"], data["host"]) == wanted:
-            return summary(entries)
-    return None
+    found = journal.runs(loaded.runbook.name, loaded.profile, host)
+    return summary(journal.events(found[-1])) if found else None
 
 
 def _refuse_besidelive_job(journal: Journal, host: str, mine: str | None) -> None:
     """A controller that was killed frees the host's lock, but its job may still use the host."""
-    for run_id in journal.runs():
+    for run_id in journal.unclosed():
         entries = journal.events(run_id)
-        if run_id == mine or entries[0].data["host"] != host or state.closing(entries) is not None:
+        if run_id == mine or entries[0].data["host"] != host:
             continue
         if (job := live_job(entries)) is not None:
             raise AerieError(

@@ -1,5 +1,6 @@
 """Lab hosts for tests: one lab per test run, in a state folder of its own; a developer's lab is not touched."""
 
+import fcntl
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +21,22 @@ def _machine() -> None:
 
 
 @pytest.fixture(scope="session")
-def lab_home(_machine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def _turn(_machine: None) -> Iterator[None]:
+    """One test run at a time has the machine's lab; another waits for it, at most ten minutes."""
+    with open("/run/lock/aerie-lab-tests.lock", "w") as lock:
+        end = time.monotonic() + 600
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                assert time.monotonic() < end, f"another test run has held {lock.name} for ten minutes"
+                time.sleep(1)
+        yield
+
+
+@pytest.fixture(scope="session")
+def lab_home(_turn: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """XDG_STATE_HOME of the lab of this test run; the lab is taken down at its end."""
     home = tmp_path_factory.mktemp("lab-home")
     yield home

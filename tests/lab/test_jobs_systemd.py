@@ -82,10 +82,12 @@ def test_a_job_is_a_unit_of_the_given_name(remote: Remote, eventually: Eventuall
     eventually("its unit is gone", lambda: remote.shown("LoadState") == "not-found")
 
 
-def test_a_job_that_ends_at_once_is_waited_for(remote: Remote) -> None:
+def test_a_job_that_ended_before_its_process_was_asked_for_is_over(remote: Remote) -> None:
     job = remote.start("end")
     assert remote.drive("wait", json.dumps(job)) == {"ended": True}
     assert remote.result()["outcome"] == "ok"
+    gone = {**job, "pid": 0, "start_ticks": 0}  # what `start` says when systemd knows no process of the unit any more
+    assert remote.drive("wait", json.dumps(gone)) == {"ended": True}
 
 
 def test_a_job_outlives_its_starter_and_the_connection(remote: Remote, said: Said, eventually: Eventually) -> None:
@@ -134,8 +136,9 @@ def test_a_job_is_stopped_when_asked(remote: Remote, eventually: Eventually) -> 
     eventually("its unit is gone", lambda: remote.shown("LoadState") == "not-found")
 
 
-def test_a_job_is_not_started_twice(remote: Remote) -> None:
+def test_a_job_is_not_started_twice(remote: Remote, eventually: Eventually) -> None:
     job = remote.start("wait")
+    eventually("the step runs", lambda: remote.read("out/ready") is not None)
     again = remote.drive("start", remote.unit, "60", json.dumps({"does": "wait"}))
     assert remote.unit in again["refused"]
     assert int(remote.shown("MainPID")) == job["pid"]

@@ -58,7 +58,7 @@ def start(checkout: Path, *arguments: str, **options) -> "subprocess.Popen[str]"
 
 def invoke(checkout: Path, *arguments: str, **options) -> "subprocess.CompletedProcess[str]":
     process = start(checkout, *arguments, **options)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
@@ -100,7 +100,7 @@ def test_a_checkout_that_was_moved_gets_a_new_environment(checkout, tmp_path):
 def test_two_starts_at_once_make_one_environment(tmp_path):
     folder = make_checkout(tmp_path / "twice")
     pair = [start(folder, "0"), start(folder, "0")]
-    ends = [process.communicate(timeout=120) for process in pair]
+    ends = [process.communicate(timeout=300) for process in pair]
     assert [process.returncode for process in pair] == [0, 0], ends
     assert sorted("waiting for it" in err for _, err in ends) == [False, True]
     assert sorted("about half" in err for _, err in ends) == [False, True]

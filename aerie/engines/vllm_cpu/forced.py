@@ -5,9 +5,14 @@ vLLM's own `rejection_sample_method: synthetic` starts and then kills the engine
 verification and everything else of a step stay the engine's; only which drafts count as accepted is forced.
 """
 
-import os
+from __future__ import annotations
 
-import torch
+import functools
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["ForcedLength", "greedy_sample", "install"]
 
@@ -46,11 +51,12 @@ def greedy_sample(
     target_argmax: torch.Tensor,
     bonus_token_ids: torch.Tensor,
     is_greedy: torch.Tensor | None,
+    *_unused: object,
 ) -> None:
     """Fill `output_token_ids` [requests, k + 1] as vLLM's greedy rejection kernel does, acceptance forced.
 
     The first drafts as they are, then the target's token at the first refused position, or the bonus token when
-    none was refused; the rest stays as it is (the caller's mark for "no token").
+    none was refused; the rest stays as it is (the caller's mark for "no token"). vLLM passes the arguments by position.
     """
     start = 0
     for row, end in enumerate(cu_num_draft_tokens.tolist()):
@@ -67,27 +73,4 @@ def install() -> None:
     from vllm.utils import cpu_triton_utils
 
     length = ForcedLength(os.environ["AERIE_FORCED_LENGTH_FILE"])
-
-    def kernel(
-        output_token_ids: torch.Tensor,
-        cu_num_draft_tokens: torch.Tensor,
-        draft_token_ids: torch.Tensor,
-        target_argmax: torch.Tensor,
-        bonus_token_ids: torch.Tensor,
-        is_greedy: torch.Tensor | None,
-        max_spec_len: int,
-        uniform_probs: torch.Tensor | None = None,
-        synthetic_conditional_rates: torch.Tensor | None = None,
-        SYNTHETIC_MODE: bool = False,
-    ) -> None:
-        greedy_sample(
-            length,
-            output_token_ids,
-            cu_num_draft_tokens,
-            draft_token_ids,
-            target_argmax,
-            bonus_token_ids,
-            is_greedy,
-        )
-
-    cpu_triton_utils._rejection_greedy_sample_kernel_impl = kernel
+    cpu_triton_utils._rejection_greedy_sample_kernel_impl = functools.partial(greedy_sample, length)

@@ -7,11 +7,11 @@ import pytest
 from tests.unit import recorded
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def evidence() -> dict[str, Any]:
     return recorded.evidence()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def summary(evidence) -> dict[str, Any]:
     return recorded.summary(evidence)

@@ -114,7 +114,7 @@ def test_the_last_line_of_a_result_is_the_next_command():
         next_command="invoke approve r1 parity --reason TEXT", ran=("preflight",), reused=(), seconds=62.0,
     )  # fmt: skip
     text = shown(result_view(result)).splitlines()
-    assert text[0] == "run r1  stopped  1 steps ran, 0 reused, 1 m 02 s"
+    assert text[0] == "run r1  stopped  1 ran, 0 reused, 1 m 02 s"
     assert text[-1] == "next: ./invoke approve r1 parity --reason TEXT"
 
 

@@ -45,12 +45,12 @@ class Page(HTMLParser):
         assert self._open.pop() == tag
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def text(summary, evidence):
     return html.page(summary, evidence)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def page(text):
     return Page(text)
 

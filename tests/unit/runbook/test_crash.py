@@ -130,9 +130,10 @@ def test_controller_and_supervisor_killed_together(quick: Quick) -> None:
     quick.do("look", GRANDCHILD + HOLD)
     controller = quick.start()
     quick.reached("look")
-    os.kill(supervisor_of(quick, "look"), signal.SIGKILL)
+    supervisor = supervisor_of(quick, "look")
     kill(controller)
-    assert len(quick.alive()) == 2
+    os.kill(supervisor, signal.SIGKILL)
+    quick.until(lambda: len(quick.alive()) == 2)
     assert quick.newest().state == "lost"
     quick.do("look", None)
     ended = quick.run("latest")

@@ -1,0 +1,168 @@
+"""The eagle3 runbook as an operator calls it: real engine, real trainer, judged by its own evidence."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aerie.paths import repository
+from aerie.runbook.journal import Entry, Journal
+
+pytestmark = pytest.mark.engine
+LAUNCHER = repository() / "invoke"
+LLAMA = ("--set", "target.shape=llama")
+AFTER_FINETUNE = {"finetune", "export", "control", "cost", "lossless", "diagnose", "decide", "report"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """Someone with a state folder of his own; the environments in the cache are shared."""
+
+    state: Path
+
+    def starts(self, *arguments: str) -> subprocess.Popen[str]:
+        environment = {**os.environ, "XDG_STATE_HOME": str(self.state)}
+        return subprocess.Popen([LAUNCHER, *arguments], env=environment, stdout=subprocess.PIPE, text=True)
+
+    def calls(self, *arguments: str) -> tuple[int, str]:
+        with self.starts(*arguments) as process:
+            text, _ = process.communicate()
+        return process.returncode, text
+
+    def journal(self) -> list[Entry]:
+        with Journal(self.state / "aerie" / "journal.sqlite") as journal:
+            return [entry for run in journal.runs() for entry in journal.events(run)]
+
+    def report(self) -> dict[str, Any]:
+        code, text = self.calls("report", "latest", "--json")
+        assert code == 0
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+
+@pytest.fixture(scope="module")
+def operator(tmp_path_factory: pytest.TempPathFactory) -> Operator:
+    return Operator(state=tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(scope="module")
+def finished(operator: Operator) -> dict[str, Any]:
+    """The report of the tiny runbook, run whole."""
+    code, _ = operator.calls("runbook", "eagle3", "--json")
+    assert code == 0
+    return operator.report()
+
+
+def _expected(values: dict[str, Any], shape: str) -> dict[str, float]:
+    found: dict[str, float] = values["expect"][shape]
+    return found
+
+
+def _assert_expectations(report: dict[str, Any]) -> None:
+    baseline, finetuned = (report["drafters"][name] for name in ("baseline", "finetuned"))
+    for drafter in (baseline, finetuned):
+        assert drafter["tau"] == pytest.approx(1 + drafter["accepted"] / drafter["verify_steps"])
+        assert drafter["accept_rate"] == pytest.approx(drafter["accepted"] / drafter["proposed"])
+        assert len(drafter["accept_by_position"]) == 3
+    if report["target"]["shape"] == "mla":
+        assert finetuned["tau"] >= 2.3
+        assert finetuned["tau"] >= 1.6 * baseline["tau"]
+    assert finetuned["tau"] >= baseline["tau"] + 0.4
+    assert report["parity"]["mean_rel"] < 0.02
+    assert report["lossless"]["unexplained"] == 0
+    assert report["lossless"]["equal"] + report["lossless"]["near_ties"] == report["lossless"]["prompts"]
+
+
+def test_the_tiny_runbook_meets_its_expectations(finished: dict[str, Any]) -> None:
+    _assert_expectations(finished)
+    assert finished["profile"] == "tiny"
+    assert finished["engine"] == {"name": "vllm", "version": "0.32.0"}
+    assert finished["baseline"]["tok_s_c1"] > 0
+    assert finished["baseline"]["tok_s_c8"] > 0
+    assert finished["speedup"]["R"] > 1
+    assert finished["decision"]["choice"] in {"serve", "train-more", "do-not-speculate"}
+    assert finished["decision"]["undecidable"]
+
+
+def test_running_it_again_changes_nothing(operator: Operator, finished: dict[str, Any]) -> None:
+    before = operator.journal()
+    code, text = operator.calls("runbook", "eagle3", "--json")
+    assert code == 0
+    assert json.loads(text.splitlines()[-1])["is_unchanged"] is True
+    assert operator.journal() == before
+
+
+def test_more_epochs_train_again_and_nothing_before(operator: Operator, finished: dict[str, Any]) -> None:
+    code, text = operator.calls("runbook", "eagle3", "--plan", "--json", "--set", "finetune.epochs=9")
+    assert code == 0
+    steps = json.loads(text)["steps"]
+    assert {step["id"] for step in steps if step["action"] == "run"} == AFTER_FINETUNE
+
+
+def test_the_fallback_target_survives_a_killed_controller_and_a_killed_engine(
+    operator: Operator, finished: dict[str, Any]
+) -> None:
+    """Kill -9: of the controller in the target's and the drafter's training, of the engine while it generates."""
+    began = len(operator.journal())
+    with operator.starts("runbook", "eagle3", "--json", *LLAMA) as controller:
+        for event in _events(controller):
+            if _is_progress(event, "target", lambda done: done >= 10):
+                controller.kill()
+                break
+    with operator.starts("resume", "latest", "--json") as controller:
+        for event in _events(controller):
+            if _is_progress(event, "synthesize", lambda done: done >= 1):
+                os.kill(_process_of("synthesize", "EngineCore"), signal.SIGKILL)
+                break
+        for event in _events(controller):
+            if _is_progress(event, "finetune", lambda done: done >= 10):
+                controller.kill()
+                break
+    with operator.starts("resume", "latest", "--json") as controller:
+        seen = list(_events(controller))
+    assert controller.returncode == 0
+    assert any(event["kind"] == "step.started" and event["step"] == "finetune" and event["attached"] for event in seen)
+    _assert_expectations(operator.report())
+
+    mine = operator.journal()[began:]
+    assert len({entry.run for entry in mine}) == 1
+    done = [entry.step for entry in mine if entry.kind == "step.done"]
+    assert sorted(done) == sorted(set(done)), "a finished step ran twice"
+    attempts = {entry.step: entry.attempt for entry in mine if entry.kind == "step.intended"}
+    assert {step: attempts[step] for step in ("target", "synthesize", "finetune")} == {
+        "target": 1,
+        "synthesize": 2,
+        "finetune": 1,
+    }
+
+
+def _events(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
+    assert process.stdout is not None
+    for line in process.stdout:
+        event = json.loads(line)
+        if "kind" in event:
+            yield event
+
+
+def _is_progress(event: dict[str, Any], step: str, reached: Callable[[float], bool]) -> bool:
+    is_it = event["kind"] == "step.progress" and event["step"] == step and event["done"] is not None
+    return is_it and reached(event["done"])
+
+
+def _process_of(step: str, title: str) -> int:
+    """The process of the step's job whose command line has `title`."""
+    for folder in Path("/proc").iterdir():
+        try:
+            environment = (folder / "environ").read_bytes() if folder.name.isdigit() else b""
+            command = (folder / "cmdline").read_bytes().decode() if environment else ""
+        except OSError:
+            continue
+        if f"/{step}/".encode() in environment and title in command:
+            return int(folder.name)
+    raise AssertionError(f"no process {title} of step {step}")

