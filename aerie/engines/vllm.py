@@ -119,6 +119,9 @@ def launch(*, python: Path, model: Path, engine: Engine, mode: Mode = None, dtyp
         "VLLM_PLUGINS": plugins,
         "OMP_NUM_THREADS": str(engine.threads),
         "PYTHONUNBUFFERED": "1",
+        # Eager alone does not keep vLLM from compiling: the first request with logprobs waited 22 s for a C++ compiler,
+        # which a small host need not have (0.32.0).
+        "TORCHDYNAMO_DISABLE": "1",
     }
     if python_path:
         environment["PYTHONPATH"] = os.pathsep.join(map(str, python_path))
