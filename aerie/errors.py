@@ -20,6 +20,7 @@ class AerieError(Exception):
     def __init__(self, where: str, *, seen: object, expected: str, remedy: str) -> None:
         super().__init__(f"{where}: {seen!r}, expected {expected}. {remedy}")
         self.where, self.seen, self.expected, self.remedy = where, seen, expected, remedy
+        self.parts: tuple[AerieError, ...] = (self,)  # more than one where several things are wrong at once
 
 
 class UsageError(AerieError):

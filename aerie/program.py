@@ -40,9 +40,7 @@ def end_with(code: int) -> None:
 
 def error_text(error: AerieError) -> str:
     """The error for a person: where, and one field a line; a long field keeps its last lines."""
-    seen = error.seen if isinstance(error.seen, str) else repr(error.seen)
-    fields = (("seen", seen), ("expected", error.expected), ("remedy", error.remedy))
-    return "\n".join([f"error: {error.where}", *(_field(name, text) for name, text in fields if text)])
+    return "\n".join(_part(one) for one in error.parts)
 
 
 class Program(InvokeProgram):
@@ -128,6 +126,12 @@ def _tasks() -> "ModuleType":
     import tasks
 
     return tasks
+
+
+def _part(error: AerieError) -> str:
+    seen = error.seen if isinstance(error.seen, str) else repr(error.seen)
+    fields = (("seen", seen), ("expected", error.expected), ("remedy", error.remedy))
+    return "\n".join([f"error: {error.where}", *(_field(name, text) for name, text in fields if text)])
 
 
 def _field(name: str, text: str) -> str:

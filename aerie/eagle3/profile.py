@@ -55,7 +55,6 @@ class Corpus(_Values):
     """Text from Python's own documentation, as prompts and responses."""
 
     max_response_chars: Annotated[int, Field(ge=50, le=2000)]
-    names: Annotated[int, Field(ge=8, description="names to train on; fewer are learnt better in the same steps")]
     held_out: Annotated[int, Field(ge=8, description="names kept from training and from synthesis")]
 
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 from aerie.errors import UsageError
@@ -43,7 +44,7 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """A run in full, from the journal. wall_s: from its opening to its last event, pauses included."""
+    """A run in full, from the journal. wall_s: while a controller worked at it, pauses left out."""
 
     summary: RunSummary
     title: str
@@ -77,8 +78,16 @@ def record(run_id: str) -> RunRecord:
             _step_record(journal, entries, name, title)
             for name, title in zip(opened["steps"], opened["titles"], strict=True)
         )
-        wall_s = (datetime.fromisoformat(entries[-1].at) - datetime.fromisoformat(entries[0].at)).total_seconds()
-        return RunRecord(summary=summary(entries), title=data["title"], steps=steps, wall_s=wall_s)
+        return RunRecord(summary=summary(entries), title=data["title"], steps=steps, wall_s=_worked_s(entries))
+
+
+def _worked_s(entries: Sequence[Entry]) -> float:
+    """Seconds from each opening or resumption to the last event before the next."""
+    worked = timedelta()
+    for before, after in pairwise(entries):
+        if after.kind != "run.resumed":
+            worked += datetime.fromisoformat(after.at) - datetime.fromisoformat(before.at)
+    return worked.total_seconds()
 
 
 def known(journal: Journal, run_id: str) -> str:

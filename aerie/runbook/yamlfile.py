@@ -42,6 +42,10 @@ class SpecError(UsageError):
         first = self.problems[0]
         super().__init__(f"{first.where}: {first.key}", seen=first.seen, expected=first.expected, remedy=first.remedy)
         self.args = ("\n".join(str(problem) for problem in self.problems),)
+        self.parts = tuple(
+            UsageError(f"{one.where}: {one.key}", seen=one.seen, expected=one.expected, remedy=one.remedy)
+            for one in self.problems
+        )
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from invoke import Collection, Exit, task
 from aerie.errors import AerieError, StepFailed, UsageError
 from aerie.paths import repository
 from aerie.program import Program, end_with, error_text
+from aerie.runbook.yamlfile import Problem, SpecError
 
 
 @task(auto_shortflags=False)
@@ -113,3 +114,21 @@ def test_a_reader_that_goes_away_causes_no_traceback():
     script = f"'{sys.executable}' -c 'from aerie.program import main; main()' --list | true"
     result = subprocess.run(["sh", "-c", script], cwd=repository(), capture_output=True, text=True, check=False)
     assert result.stderr == ""
+
+
+def test_everything_that_is_wrong_is_shown_at_once() -> None:
+    problems = [
+        Problem(where="--set a.b=x", key="a.b", seen="'x'", expected="integer"),
+        Problem(
+            where="runbook.yml:3", key="stepps", seen="an unknown key", expected="steps", remedy="Did you mean steps?"
+        ),
+    ]
+    assert error_text(SpecError(problems)).splitlines() == [
+        "error: --set a.b=x: a.b",
+        "  seen     'x'",
+        "  expected integer",
+        "error: runbook.yml:3: stepps",
+        "  seen     an unknown key",
+        "  expected steps",
+        "  remedy   Did you mean steps?",
+    ]

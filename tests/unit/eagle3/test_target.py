@@ -21,7 +21,7 @@ VALUES = {
         "mla": SIZE,
         "llama": SIZE,
     },
-    "corpus": {"max_response_chars": 100, "names": 100, "held_out": 8},
+    "corpus": {"max_response_chars": 100, "held_out": 8},
 }
 
 
