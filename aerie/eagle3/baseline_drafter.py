@@ -44,6 +44,7 @@ def run(context: Context) -> Mapping[str, Json]:
 
     import torch
 
+    torch.set_num_threads(1)  # enough for a tiny target; more wait for each other on shared cores
     vocab_map = context.out / "vocab_map.pt"
     mapping = specforge.vocabulary_map(counts, drafter.draft_vocab_size, target_config["vocab_size"])
     torch.save(mapping, vocab_map)
@@ -55,14 +56,12 @@ def run(context: Context) -> Mapping[str, Json]:
     features = context.scratch / "features"
     features.mkdir()
     for index, (row, aux, last) in enumerate(_states(target, rows, drafter.aux_layers)):
-        torch.save(
-            {
-                "input_ids": torch.tensor(row["input_ids"]),
-                "loss_mask": torch.tensor(specforge.feature_mask(row["loss_mask"])),
-                "aux_hidden_state": aux,
-                "hidden_state": last,
-            },
+        specforge.write_feature(
             features / f"{index:05d}.ckpt",
+            input_ids=row["input_ids"],
+            loss_mask=specforge.feature_mask(row["loss_mask"]),
+            aux=aux,
+            last=last,
         )
         context.progress(index + 1, len(rows), unit="samples", note="hidden states")
 
@@ -117,7 +116,7 @@ def _pick(path: Path, samples: int) -> list[Json]:
 def _states(
     target: Path, rows: Sequence[Json], aux_layers: Sequence[int]
 ) -> "Iterator[tuple[Json, torch.Tensor, torch.Tensor]]":
-    """Per row: [1, T, 3H] after the aux layers and [1, T, H] after the final norm, in bf16 as engines compute."""
+    """Per row: [T, 3, H] after the aux layers and [T, H] after the final norm, in bf16 as engines compute."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -125,5 +124,5 @@ def _states(
     with torch.no_grad():
         for row in rows:
             output = model(input_ids=torch.tensor([row["input_ids"]]), output_hidden_states=True, use_cache=False)
-            aux = torch.cat([output.hidden_states[layer] for layer in aux_layers], dim=-1)
-            yield row, aux, output.last_hidden_state
+            aux = torch.stack([output.hidden_states[layer][0] for layer in aux_layers], dim=1)
+            yield row, aux, output.last_hidden_state[0]

@@ -98,36 +98,41 @@ def test_eager_loss_is_the_cross_entropy_over_masked_positions() -> None:
     assert torch.allclose(eager_loss(logits, target, mask), (each * mask.flatten()).mean())
 
 
-def test_the_last_state_is_stored_after_the_norm(tmp_path: Path) -> None:
+def test_the_last_state_is_stored_after_the_norm() -> None:
     torch = pytest.importorskip("torch")
-    last, norm = torch.randn(3, 8), torch.rand(8)
+    states, weight = torch.randn(3, 8), torch.rand(8)
+    expected = torch.nn.functional.rms_norm(states, [8], weight, 1e-6).to(torch.bfloat16)
+    assert torch.allclose(specforge.after_norm(states, weight, 1e-6), expected, rtol=0.01)
+
+
+def test_a_feature_has_the_shapes_that_specforge_reads(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    aux = torch.randn(3, 3, 8)
     specforge.write_feature(
-        tmp_path / "a.ckpt",
-        input_ids=[5, 6, 7],
-        loss_mask=[0, 1, 0],
-        aux=torch.randn(3, 3, 8),
-        last=last,
-        norm=norm,
-        eps=1e-6,
+        tmp_path / "a.ckpt", input_ids=[5, 6, 7], loss_mask=[0, 1, 0], aux=aux, last=torch.randn(3, 8)
     )
     stored = torch.load(tmp_path / "a.ckpt")
-    expected = torch.nn.functional.rms_norm(last, [8], norm, 1e-6).to(torch.bfloat16)
-    assert torch.allclose(stored["hidden_state"][0], expected, rtol=0.01)
-    assert list(stored["aux_hidden_state"].shape) == [1, 3, 24]
+    assert {name: list(tensor.shape) for name, tensor in stored.items()} == {
+        "input_ids": [3],
+        "loss_mask": [3],
+        "aux_hidden_state": [1, 3, 24],
+        "hidden_state": [1, 3, 8],
+    }
+    assert torch.equal(stored["aux_hidden_state"][0, 1], torch.cat([aux[1, 0], aux[1, 1], aux[1, 2]]))
 
 
-@pytest.mark.parametrize(("value", "message"), [("nan", "not finite"), ("inf", "not finite")])
-def test_a_state_that_is_not_finite_is_refused(tmp_path: Path, value: str, message: str) -> None:
+@pytest.mark.parametrize(
+    ("value", "positions", "message"),
+    [("nan", 2, "not finite"), ("inf", 2, "not finite"), ("0", 3, "one state and one mask entry per token")],
+)
+def test_a_broken_sample_is_refused(tmp_path: Path, value: str, positions: int, message: str) -> None:
     torch = pytest.importorskip("torch")
-    last = torch.full((2, 8), float(value))
     with pytest.raises(AerieError, match=message):
         specforge.write_feature(
             tmp_path / "a.ckpt",
             input_ids=[5, 6],
             loss_mask=[0, 1],
-            aux=torch.zeros(2, 3, 8),
-            last=last,
-            norm=torch.ones(8),
-            eps=1e-6,
+            aux=torch.zeros(positions, 3, 8),
+            last=torch.full((positions, 8), float(value)),
         )
     assert list(tmp_path.iterdir()) == []

@@ -1,5 +1,6 @@
 """The target step, run for real with two training steps: its files, and that nothing held out is in them."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from aerie.eagle3 import target
+from aerie.eagle3.profile import Target
 from aerie.runbook.step import Context, Input
 
 SIZE = {"hidden_size": 64, "layers": 5, "steps": 2, "learning_rate": 1e-3}
@@ -55,7 +57,8 @@ def test_the_target_is_what_engine_and_trainer_need(tmp_path: Path, shape: str) 
     config = json.loads((model / "config.json").read_bytes())
     index = json.loads((model / "model.safetensors.index.json").read_bytes())
     assert evidence["shape"]["name"] == shape
-    assert (evidence["steps"], evidence["tokens"], evidence["vocab_size"]) == (2, 2 * 2 * 64, 512)
+    assert (evidence["steps"], evidence["vocab_size"]) == (2, 512)
+    assert 64 < evidence["tokens"] <= 2 * 2 * 64
     assert config["dtype"] == "bfloat16"
     assert {"lm_head.weight", "model.embed_tokens.weight", "model.norm.weight"} <= set(index["weight_map"])
     if shape == "mla":
@@ -81,6 +84,34 @@ def test_nothing_held_out_is_in_training_prompts_or_generic_text(tmp_path: Path)
     counted = [token for token, mask in zip(generic[0]["input_ids"], generic[0]["loss_mask"], strict=True) if mask]
     assert texts[0].endswith(f"<|assistant|>{tokenizer.decode(counted)}")
     assert counted[-1] == tokenizer.eos_token_id
+
+
+def test_every_row_of_a_batch_starts_with_a_prompt_and_is_padded_at_its_end() -> None:
+    settings = Target.model_validate(VALUES["target"])
+    ways = [[[3, 10 + name, 4, *range(20, 20 + name)] for name in range(12)] for _ in range(4)]
+    batches = list(itertools.islice(target._batches(ways, settings), 20))
+    rows = [row for batch in batches for row in batch]
+    assert [batch for batch in batches if len(batch) * len(batch[0]) > settings.batch * settings.sequence] == []
+    assert [row for row in rows if row[0] != 3 or 0 in row[: row.index(4) + 1]] == []
+    assert {row[1] for row in rows} == set(range(10, 22))
+
+
+@pytest.mark.parametrize("shape", ["mla", "llama"])
+def test_rescaled_states_are_near_one_and_give_the_same_outputs(shape: str) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model = target.build_model(shape, Target.model_validate(VALUES["target"])).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "o_proj" in name or "down_proj" in name:
+                parameter *= 20  # as after training with Muon
+        tokens = torch.arange(5, 25).unsqueeze(0)
+        before = model(input_ids=tokens).logits
+        target._rescale_states(model, tokens)
+        after = model(input_ids=tokens, output_hidden_states=True)
+    assert torch.allclose(before, after.logits, atol=1e-3)
+    assert 0.5 < torch.stack(after.hidden_states[1:-1]).pow(2).mean().sqrt() < 2
 
 
 def test_the_learning_rate_warms_up_stays_and_falls() -> None:
