@@ -75,7 +75,8 @@ def undecidable(control: Control, cost: Mapping[str, Json], speedup: Spread | No
         asked.append(
             (
                 "Are the rates the engine's own?",
-                f"the client used {control.client_cpu_share:.0%} of a core: client-bound",
+                f"client-bound: the client used {control.client_cpu_share:.0%} of a core, "
+                f"and its event loop woke {control.client_lag_ms:.1f} ms late (p99)",
             )
         )
     unsteady = [arm for arm, same in control.repeats.items() if not same]

@@ -105,6 +105,7 @@ class Control:
     divergences: tuple[Divergence, ...]
     repeats: Mapping[str, bool]
     client_cpu_share: float
+    client_lag_ms: float
     client_bound: bool
 
     @classmethod
@@ -126,6 +127,7 @@ class Control:
                 ),
                 repeats=data["outputs_same_across_repetitions"],
                 client_cpu_share=data["client"]["cpu_share"],
+                client_lag_ms=data["client"]["loop_lag_p99_ms"],
                 client_bound=data["client"]["bound"],
             )
         except KeyError as error:
