@@ -25,7 +25,8 @@ adds is then visible, and how much says nothing about a real published drafter.
 1. Run the target by transformers over `baseline.samples` pieces of Python's manual (`generic.jsonl`), teacher-forced,
    and keep the hidden states after the layers `drafter.aux_layers` and the last one, after its norm.
 2. Count the tokens and keep the `drafter.draft_vocab_size` most frequent ones: `vocab_map.pt`, {d2t, t2d}.
-3. Train `baseline.steps` steps with SpecForge and export in SGLang's format, which vLLM loads as well.
+3. Train `baseline.steps` steps with SpecForge, as step `finetune` does but without `draft_checkpoint_path`, and export
+   as step `export` does: SGLang's format, which vLLM loads as well.
 
 The map belongs to the drafter for good: row i of its `lm_head` means token i + d2t[i].
 """

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 __all__ = ["checks", "doc", "gate", "run"]
 
 doc = """\
-1. `specforge export --to sglang` with the checkpoint, the baseline's config.json and the baseline's `vocab_map.pt`.
+1. Export the checkpoint with the baseline's config.json and the baseline's `vocab_map.pt`:
+
+        python -m aerie.eagle3.specforge_cpu export --to sglang --checkpoint checkpoint \\
+            --draft-config drafter/config.json --vocab-mapping vocab_map.pt --output-dir exported
+
    When the drafter has the target's whole vocabulary, remove `d2t` and `t2d`: vLLM refuses weights without a place.
 2. Hold the result against the target's config.json, the profile and the baseline drafter. An engine skips a tensor
    that it does not know and ignores a key in the wrong place, and the only symptom is a low acceptance:

@@ -31,6 +31,21 @@ MLA attention.
    are greedy.
 2. Train `finetune.epochs` epochs from the exported baseline, with the baseline's own `vocab_map.pt`. Without the map
    SpecForge 0.2.0 counts a new one from the new data and puts it over the old rows of `lm_head` without a word.
+
+        model: {target_model_path: model, draft_model_config: drafter, draft_checkpoint_path: drafter,
+                vocab_mapping_path: vocab_map.pt, torch_dtype: bfloat16}
+        data: {hidden_states_path: features, max_length: 107, dataloader_num_workers: 0}    # 107: the longest sample
+        training: {strategy: eagle3, num_epochs: 3, max_steps: 750, batch_size: 4, learning_rate: 2.0e-3,
+                   ttt_length: 3, attention_backend: sdpa, fsdp_sharding: NO_SHARD, log_interval: 15}
+        output_dir: output
+        run_id: drafter
+
+   as train.yaml, then in the train environment, from the checkout:
+
+        TORCHDYNAMO_DISABLE=1 OMP_NUM_THREADS=1 python -m aerie.eagle3.specforge_cpu train -c train.yaml
+
+   (`aerie.eagle3.specforge_cpu` is SpecForge's command line with its one Triton kernel replaced; on a GPU it is
+   `python -m specforge.cli`.) The run's own train.yaml and train.log are among the step's files.
 3. Hold the step count against samples, batch and epochs. SpecForge drops the samples that fill no batch, other ones in
    every epoch: the evidence has their number.
 """

@@ -32,8 +32,8 @@ class _Values(BaseModel):
 class Shape(_Values):
     """Size and training length of one tiny target."""
 
-    hidden_size: Annotated[int, Field(ge=64, le=4096, multiple_of=32)]
-    layers: Annotated[int, Field(ge=5, le=64)]
+    hidden_size: Annotated[int, Field(ge=64, le=4096, multiple_of=32, description="width")]
+    layers: Annotated[int, Field(ge=5, le=64, description="depth")]
     steps: Annotated[int, Field(ge=1, le=100_000, description="optimiser steps of batch x sequence tokens")]
     learning_rate: Rate
 
@@ -41,12 +41,12 @@ class Shape(_Values):
 class Target(_Values):
     """The model to be served. shape: auto takes mla where the processor has AMX, else llama."""
 
-    shape: Literal["auto", "mla", "llama"]
-    vocab_size: Annotated[int, Field(ge=512, le=65_536)]
+    shape: Annotated[Literal["auto", "mla", "llama"], Field(description="auto: mla with AMX, else llama")]
+    vocab_size: Annotated[int, Field(ge=512, le=65_536, description="tokens of the byte-level BPE tokenizer")]
     sequence: Annotated[int, Field(ge=64, le=1024, description="tokens")]
     batch: Count
     threads: Annotated[int, Field(ge=0, description="0: one per core")]
-    seed: Annotated[int, Field(ge=0)]
+    seed: Annotated[int, Field(ge=0, description="of weights and order")]
     mla: Shape
     llama: Shape
 
@@ -54,7 +54,7 @@ class Target(_Values):
 class Corpus(_Values):
     """Text from Python's own documentation, as prompts and responses."""
 
-    max_response_chars: Annotated[int, Field(ge=50, le=2000)]
+    max_response_chars: Annotated[int, Field(ge=50, le=2000, description="of a docstring; whole paragraphs")]
     held_out: Annotated[int, Field(ge=8, description="names kept from training and from synthesis")]
 
 
@@ -63,19 +63,19 @@ class Engine(_Values):
 
     name: Literal["vllm"]
     max_model_len: Annotated[int, Field(ge=128, description="tokens")]
-    max_num_seqs: Count
-    kv_cache_gib: Annotated[int, Field(ge=1)]
+    max_num_seqs: Annotated[int, Field(ge=1, description="requests at once")]
+    kv_cache_gib: Annotated[int, Field(ge=1, description="of each server")]
     threads: Count
-    ready_timeout_s: Annotated[float, Field(gt=0)]
+    ready_timeout_s: Annotated[float, Field(gt=0, description="until the first generation")]
     port: Annotated[int, Field(ge=0, le=65_535, description="first port; 0: free ones are chosen")]
 
 
 class Drafter(_Values):
     """The EAGLE-3 drafter's shape and how it drafts."""
 
-    draft_vocab_size: Annotated[int, Field(ge=64)]
-    aux_layers: Annotated[list[int], Field(min_length=3, max_length=3)]
-    num_speculative_tokens: Annotated[int, Field(ge=1, le=16)]
+    draft_vocab_size: Annotated[int, Field(ge=64, description="the most frequent tokens, which it can draft")]
+    aux_layers: Annotated[list[int], Field(min_length=3, max_length=3, description="whose states it reads")]
+    num_speculative_tokens: Annotated[int, Field(ge=1, le=16, description="k, drafted for each verify step")]
     ttt_length: Annotated[int, Field(ge=1, le=16, description="training-time test steps")]
 
     @model_validator(mode="after")
@@ -101,7 +101,7 @@ class Synthesis(_Values):
     prompts: Count
     max_tokens: Count
     concurrency: Count
-    temperature: Annotated[float, Field(ge=0, le=2)]
+    temperature: Annotated[float, Field(ge=0, le=2, description="0: greedy")]
 
 
 class Parity(_Values):
@@ -114,7 +114,7 @@ class Parity(_Values):
 class Finetune(_Values):
     """Training of the drafter from the baseline on the target's own responses."""
 
-    epochs: Annotated[int, Field(ge=1, le=100)]
+    epochs: Annotated[int, Field(ge=1, le=100, description="over all samples")]
     batch: Count
     learning_rate: Rate
 
@@ -123,9 +123,9 @@ class Bench(_Values):
     """Greedy decoding of held-out prompts."""
 
     prompts: Count
-    max_tokens: Annotated[int, Field(ge=2)]
-    repetitions: Count
-    concurrency: Annotated[list[Count], Field(min_length=1)]
+    max_tokens: Annotated[int, Field(ge=2, description="of an answer")]
+    repetitions: Annotated[int, Field(ge=1, description="of every arm, in turn")]
+    concurrency: Annotated[list[Count], Field(min_length=1, description="requests at once, one run for each")]
 
 
 class Cost(_Values):
@@ -138,13 +138,13 @@ class Cost(_Values):
 class Lossless(_Values):
     """Greedy outputs may part only where the two best tokens are this close."""
 
-    near_tie_nats: Annotated[float, Field(ge=0, le=1)]
+    near_tie_nats: Annotated[float, Field(ge=0, le=1, description="widest gap that counts as a tie")]
 
 
 class ExpectShape(_Values):
     """What a fine-tuned drafter must reach on one target shape (accept lengths, no unit)."""
 
-    tau_min: Annotated[float, Field(ge=1)]
+    tau_min: Annotated[float, Field(ge=1, description="accept length of the fine-tuned drafter")]
     tau_ratio_min: Annotated[float, Field(ge=1, description="fine-tuned over baseline")]
     tau_margin_min: Annotated[float, Field(ge=0, description="fine-tuned minus baseline")]
 

@@ -13,6 +13,7 @@ doc = """
 Start the target without a drafter and measure greedy decoding of the held-out prompts, at every concurrency once.
 
     VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS=1 \\
+    TORCHDYNAMO_DISABLE=1 \\
     python -m vllm.entrypoints.openai.api_server --model model --served-model-name target --dtype bfloat16 \\
         --max-model-len 1024 --max-num-seqs 8 --enforce-eager --no-enable-prefix-caching \\
         --distributed-executor-backend uni --host 127.0.0.1 --port 8000
