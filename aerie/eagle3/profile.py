@@ -4,6 +4,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from aerie.engines.values import Engine
+
 __all__ = [
     "Baseline",
     "Bench",
@@ -56,18 +58,6 @@ class Corpus(_Values):
 
     max_response_chars: Annotated[int, Field(ge=50, le=2000, description="of a docstring; whole paragraphs")]
     held_out: Annotated[int, Field(ge=8, description="names kept from training and from synthesis")]
-
-
-class Engine(_Values):
-    """How the engine serves."""
-
-    name: Literal["vllm"]
-    max_model_len: Annotated[int, Field(ge=128, description="tokens")]
-    max_num_seqs: Annotated[int, Field(ge=1, description="requests at once")]
-    kv_cache_gib: Annotated[int, Field(ge=1, description="of each server")]
-    threads: Count
-    ready_timeout_s: Annotated[float, Field(gt=0, description="until the first generation")]
-    port: Annotated[int, Field(ge=0, le=65_535, description="first port; 0: free ones are chosen")]
 
 
 class Drafter(_Values):

@@ -13,9 +13,9 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from aerie import paths
-from aerie.eagle3.profile import Engine
 from aerie.engines.acceptance import Acceptance
 from aerie.engines.server import Launch
+from aerie.engines.values import Engine
 from aerie.errors import UsageError
 
 __all__ = ["SERVED_NAME", "Capture", "Drafter", "Forced", "Mode", "counters", "launch", "write_forced_length"]
