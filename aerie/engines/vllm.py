@@ -119,6 +119,7 @@ def launch(*, python: Path, model: Path, engine: Engine, mode: Mode = None, dtyp
         "VLLM_PLUGINS": plugins,
         "OMP_NUM_THREADS": str(engine.threads),
         "PYTHONUNBUFFERED": "1",
+        "PYTHONFAULTHANDLER": "1",  # an engine that dies of a signal says so in its log
         # Eager alone does not keep vLLM from compiling: the first request with logprobs waited 22 s for a C++ compiler,
         # which a small host need not have (0.32.0).
         "TORCHDYNAMO_DISABLE": "1",
