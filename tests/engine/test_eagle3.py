@@ -106,9 +106,7 @@ def test_more_epochs_train_again_and_nothing_before(operator: Operator, finished
     assert {step["id"] for step in steps if step["action"] == "run"} == AFTER_FINETUNE
 
 
-def test_the_fallback_target_survives_a_killed_controller_and_a_killed_engine(
-    operator: Operator, finished: dict[str, Any]
-) -> None:
+def test_the_fallback_target_survives_a_killed_controller_and_a_killed_engine(operator: Operator) -> None:
     """Kill -9: of the controller in the target's and the drafter's training, of the engine while it generates."""
     began = len(operator.journal())
     with operator.starts("runbook", "eagle3", "--json", *LLAMA) as controller:
