@@ -45,7 +45,6 @@ def run(context: Context) -> Mapping[str, Json]:
 
     import torch
 
-    torch.set_num_threads(1)  # enough for a tiny target; more wait for each other on shared cores
     vocab_map = context.out / "vocab_map.pt"
     mapping = specforge.vocabulary_map(counts, drafter.draft_vocab_size, target_config["vocab_size"])
     torch.save(mapping, vocab_map)

@@ -57,7 +57,6 @@ def run(context: Context) -> Mapping[str, Json]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    torch.set_num_threads(1)  # enough for a tiny target; more wait for each other on shared cores
     folder = context.inputs["target"].path / "model"
     references = {
         dtype: AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()

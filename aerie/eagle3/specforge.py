@@ -59,8 +59,7 @@ class Launcher:
 # Without the shim, on GPUs, a launcher is Launcher(module="specforge.cli", environment={}, options={}).
 CPU = Launcher(
     module="aerie.eagle3.specforge_cpu",
-    # One thread: as fast as two on idle cores at this size (0.07 s a step), and not ten times slower on shared ones.
-    environment={"TORCHDYNAMO_DISABLE": "1", "OMP_NUM_THREADS": "1"},
+    environment={"TORCHDYNAMO_DISABLE": "1"},
     options={"attention_backend": "sdpa", "fsdp_sharding": "NO_SHARD"},
 )
 

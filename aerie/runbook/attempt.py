@@ -275,8 +275,8 @@ def _environment(step: Step, python: Path) -> dict[str, str]:
     }
     if step.environment != "controller":
         # Two OpenMP threads spin for each other: beside one busy core of two, a training step took 17 s, and 0.4 s
-        # with one thread (torch 2.13, libgomp). On idle cores the second thread gains a third.
-        environment.setdefault("OMP_NUM_THREADS", "1")
+        # with one thread (torch 2.13, libgomp). On idle cores the second thread gains a fifth.
+        environment["OMP_NUM_THREADS"] = "1"
         environment["PATH"] = f"{python.parent}{os.pathsep}{environment.get('PATH', os.defpath)}"
     return environment
 

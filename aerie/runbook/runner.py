@@ -72,7 +72,7 @@ def run(
     with open_journal() as journal, hostlock.hold(state_dir() / "hosts", host) as claim:
         last = _newest(journal, loaded, host)
         is_open = last is not None and last.state != "done"
-        _refuse_besidelive_job(journal, host, last.run if last and is_open else None)
+        _refuse_beside_live_job(journal, host, last.run if last and is_open else None)
         run_id = last.run if last and is_open else _new_id()
         execution = Execution(journal, loaded, host, run_id, selection, listener)
         if last is not None and not is_open and not again and execution.has_nothing_to_do():
@@ -96,7 +96,7 @@ def resume(run_id: str, *, listener: events.Listener = lambda event: None) -> Ru
         loaded = load(data["runbook"], data["profile"], overrides=data["overrides"], directory=Path(data["directory"]))
         selection = planning.select(loaded.runbook.steps, from_=None, until=None, only=())
         with hostlock.hold(state_dir() / "hosts", data["host"]) as claim:
-            _refuse_besidelive_job(journal, data["host"], run_id)
+            _refuse_beside_live_job(journal, data["host"], run_id)
             claim(run_id)
             return Execution(journal, loaded, data["host"], run_id, selection, listener).run(resumed=True)
 
@@ -132,7 +132,7 @@ def _newest(journal: Journal, loaded: Loaded, host: str) -> RunSummary | None:
     return summary(journal.events(found[-1])) if found else None
 
 
-def _refuse_besidelive_job(journal: Journal, host: str, mine: str | None) -> None:
+def _refuse_beside_live_job(journal: Journal, host: str, mine: str | None) -> None:
     """A controller that was killed frees the host's lock, but its job may still use the host."""
     for run_id in journal.unclosed():
         entries = journal.events(run_id)

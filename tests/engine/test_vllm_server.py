@@ -19,6 +19,7 @@ from aerie.engines.client import connect
 from aerie.engines.server import serve
 from aerie.engines.states import read_states
 from aerie.errors import AerieError
+from aerie.paths import repository
 
 pytestmark = pytest.mark.engine
 
@@ -35,7 +36,9 @@ def python():
 def models(python, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     script = Path(__file__).parent / "random_models.py"
-    subprocess.run([python, "-W", "ignore", script, folder], check=True, capture_output=True, timeout=300)
+    environment = {**os.environ, "PYTHONPATH": str(repository())}
+    command = [python, "-W", "ignore", script, folder]
+    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=300)
     return folder
 
 
