@@ -7,8 +7,6 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from .findings.model import Severity
-
 __all__ = [
     "SCHEMA",
     "Base",
@@ -172,4 +170,4 @@ class Lock(_Table):
     python: Python = Python()
     storage: Storage = Storage()
     engine: Engine = Engine()
-    severity: dict[str, Severity] = {}
+    severity: dict[str, Literal["fatal", "warn", "info"]] = {}
