@@ -63,9 +63,7 @@ class HostPlan:
             "lock": self.lock,
             "state": str(self.state),
             "findings": [finding.to_dict() for finding in self.findings],
-            "waived": [
-                {**one.finding.to_dict(), "reason": one.reason, "expires": one.expires} for one in self.waived
-            ],
+            "waived": [{**one.finding.to_dict(), "reason": one.reason, "expires": one.expires} for one in self.waived],
             "apply": list(self.apply),
             "reboot": self.reboot.to_dict(),
             "stops": list(self.stops),
