@@ -131,11 +131,11 @@ class Base:
 
     packages: Mapping[str, Package] | Unknown
     broken_packages: tuple[str, ...] | Unknown  # neither cleanly installed nor cleanly removed, of all packages
-    apt_lock_holder: str | None | Unknown  # "apt-get (pid 4711)" while someone holds dpkg's lock
+    apt_lock_holder: str | Unknown | None  # "apt-get (pid 4711)" while someone holds dpkg's lock
     apt_sources: tuple[AptSource, ...] | Unknown
     apt_key_fingerprints: tuple[str, ...] | Unknown  # trusted for every source: trusted.gpg and trusted.gpg.d
-    unattended: Unattended | None | Unknown
-    needrestart: str | None | Unknown  # its $nrconf{restart}: "l" list, "i" ask, "a" restart; None: not installed
+    unattended: Unattended | Unknown | None
+    needrestart: str | Unknown | None  # its $nrconf{restart}: "l" list, "i" ask, "a" restart; None: not installed
     sysctl: Mapping[str, str]  # those that the lock may set and that exist
     session_limits: Limits | Unknown  # of a new session, by PAM's limits
     governors: tuple[str, ...] | None  # distinct scaling governors; None where the machine offers no choice
@@ -165,8 +165,8 @@ class Kernel:
     next_cmdline: str | Unknown  # of the boot loader's default entry (GRUB_CMDLINE_LINUX…)
     loaded_modules: tuple[str, ...]
     blacklisted_modules: tuple[str, ...]  # by modprobe.d
-    secure_boot: bool | None | Unknown  # None: no UEFI
-    is_signing_key_enrolled: bool | None | Unknown  # None: there is no key of this host yet
+    secure_boot: bool | Unknown | None  # None: no UEFI
+    is_signing_key_enrolled: bool | Unknown | None  # None: there is no key of this host yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,12 +175,12 @@ class Driver:
 
     loaded_version: str | None  # /proc/driver/nvidia/version; None: not loaded
     loaded_flavour: str | None  # "open" or "closed"
-    library_version: str | None | Unknown  # of libnvidia-ml.so.1 by its file name
+    library_version: str | Unknown | None  # of libnvidia-ml.so.1 by its file name
     nvml_error: str | None  # "18 Driver/Library version mismatch"; None when NVML answers
-    cuda_version: str | None | Unknown  # what the driver supports, "13.1"
+    cuda_version: str | Unknown | None  # what the driver supports, "13.1"
     modules: Mapping[str, Module] | Unknown  # by kernel release
     dkms: Mapping[str, str] | Unknown  # kernel release -> "590.48.01 installed", of the module nvidia
-    initramfs_version: str | None | Unknown  # of an nvidia.ko inside the next kernel's initramfs
+    initramfs_version: str | Unknown | None  # of an nvidia.ko inside the next kernel's initramfs
     runfile: str | None  # path that an unmanaged install left
     uvm_disable_hmm: bool | None  # of the loaded nvidia_uvm; None: not loaded
     modprobe_options: Mapping[str, str]  # module -> its options in modprobe.d
@@ -205,35 +205,35 @@ class Gpu:
     uuid: str
     bus_id: str  # "00000000:05:00.0"
     name: str
-    serial: str | None | Unknown
+    serial: str | Unknown | None
     pci_id: str  # "10de:2bb5"
     compute_capability: str  # "12.0"
     memory_bytes: int | Unknown
-    bar1_bytes: int | None | Unknown
-    link_width: int | None | Unknown
-    link_width_max: int | None | Unknown
-    link_gen: int | None | Unknown  # drops at idle, so it proves nothing
-    link_gen_max: int | None | Unknown
-    replays: int | None | Unknown
-    persistence: bool | None | Unknown
-    ecc: bool | None | Unknown
-    ecc_pending: bool | None | Unknown
-    ecc_uncorrected: int | None | Unknown
-    remap_pending: bool | None | Unknown
-    remap_failed: bool | None | Unknown
-    mig: bool | None | Unknown
-    mig_pending: bool | None | Unknown
-    power_limit_mw: int | None | Unknown
-    power_limit_default_mw: int | None | Unknown
-    power_limit_min_mw: int | None | Unknown
-    power_limit_max_mw: int | None | Unknown
-    clock_event_reasons: int | None | Unknown  # NVML's bit mask
-    addressing_mode: str | None | Unknown  # "none", "hmm", "ats"
-    recovery_action: int | None | Unknown  # NVML field 230
-    gsp_version: str | None | Unknown
-    numa_node: int | None | Unknown
-    temperature_c: int | None | Unknown
-    utilization_percent: int | None | Unknown
+    bar1_bytes: int | Unknown | None
+    link_width: int | Unknown | None
+    link_width_max: int | Unknown | None
+    link_gen: int | Unknown | None  # drops at idle, so it proves nothing
+    link_gen_max: int | Unknown | None
+    replays: int | Unknown | None
+    persistence: bool | Unknown | None
+    ecc: bool | Unknown | None
+    ecc_pending: bool | Unknown | None
+    ecc_uncorrected: int | Unknown | None
+    remap_pending: bool | Unknown | None
+    remap_failed: bool | Unknown | None
+    mig: bool | Unknown | None
+    mig_pending: bool | Unknown | None
+    power_limit_mw: int | Unknown | None
+    power_limit_default_mw: int | Unknown | None
+    power_limit_min_mw: int | Unknown | None
+    power_limit_max_mw: int | Unknown | None
+    clock_event_reasons: int | Unknown | None  # NVML's bit mask
+    addressing_mode: str | Unknown | None  # "none", "hmm", "ats"
+    recovery_action: int | Unknown | None  # NVML field 230
+    gsp_version: str | Unknown | None
+    numa_node: int | Unknown | None
+    temperature_c: int | Unknown | None
+    utilization_percent: int | Unknown | None
     processes: tuple[GpuProcess, ...] | Unknown
 
 
@@ -379,7 +379,7 @@ class Snapshot:
     python: Python
     storage: Storage
     engine: Engine
-    receipt: Receipt | None | Unknown
+    receipt: Receipt | Unknown | None
 
 
 def parse(document: str | bytes) -> Snapshot:
