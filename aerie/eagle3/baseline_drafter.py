@@ -36,6 +36,7 @@ def run(context: Context) -> Mapping[str, Json]:
     """Write drafter/ (config.json, model.safetensors), vocab_map.pt and the trainer's configuration and log."""
     drafter = Drafter.model_validate(context.values["drafter"])
     baseline = Baseline.model_validate(context.values["baseline"])
+    arithmetic = context.inputs["preflight"].evidence["arithmetic"]
     target = context.inputs["target"].path / "model"
     target_config = json.loads((target / "config.json").read_bytes())
     rows = _pick(context.inputs["target"].path / "generic.jsonl", baseline.samples)
@@ -55,13 +56,14 @@ def run(context: Context) -> Mapping[str, Json]:
     write_atomic(config, json.dumps(shape).encode())
     features = context.scratch / "features"
     features.mkdir()
-    for index, (row, aux, last) in enumerate(_states(target, rows, drafter.aux_layers)):
+    for index, (row, aux, last) in enumerate(_states(target, rows, drafter.aux_layers, arithmetic["dtype"])):
         specforge.write_feature(
             features / f"{index:05d}.ckpt",
             input_ids=row["input_ids"],
             loss_mask=specforge.feature_mask(row["loss_mask"]),
             aux=aux,
             last=last,
+            dtype=arithmetic["dtype"],
         )
         context.progress(index + 1, len(rows), unit="samples", note="hidden states")
 
@@ -78,6 +80,7 @@ def run(context: Context) -> Mapping[str, Json]:
         learning_rate=baseline.learning_rate,
         ttt_length=drafter.ttt_length,
         max_length=max(len(row["input_ids"]) for row in rows),
+        dtype=arithmetic["dtype"],
     )
     curve, checkpoint = specforge.train(plan, context.scratch, specforge.CPU, specforge.reporter(context))
     exported = context.out / "drafter"
@@ -87,6 +90,7 @@ def run(context: Context) -> Mapping[str, Json]:
     kept = sum(count for token, count in counts.items() if mapping["t2d"][token])
     return {
         "trainer": specforge.trainer(),
+        "arithmetic": arithmetic,
         "samples": len(rows),
         "tokens": sum(len(row["input_ids"]) for row in rows),
         "steps": baseline.steps,
@@ -114,13 +118,13 @@ def _pick(path: Path, samples: int) -> list[Json]:
 
 
 def _states(
-    target: Path, rows: Sequence[Json], aux_layers: Sequence[int]
+    target: Path, rows: Sequence[Json], aux_layers: Sequence[int], dtype: str
 ) -> "Iterator[tuple[Json, torch.Tensor, torch.Tensor]]":
-    """Per row: [T, 3, H] after the aux layers and [T, H] after the final norm, in bf16 as engines compute."""
+    """Per row: [T, 3, H] after the aux layers and [T, H] after the final norm, computed in `dtype`."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.bfloat16).eval().model
+    model = AutoModelForCausalLM.from_pretrained(target, dtype=getattr(torch, dtype)).eval().model
     with torch.no_grad():
         for row in rows:
             output = model(input_ids=torch.tensor([row["input_ids"]]), output_hidden_states=True, use_cache=False)

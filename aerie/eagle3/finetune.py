@@ -33,7 +33,7 @@ MLA attention.
    SpecForge 0.2.0 counts a new one from the new data and puts it over the old rows of `lm_head` without a word.
 
         model: {target_model_path: model, draft_model_config: drafter, draft_checkpoint_path: drafter,
-                vocab_mapping_path: vocab_map.pt, torch_dtype: bfloat16}
+                vocab_mapping_path: vocab_map.pt, torch_dtype: bfloat16}    # float32 where preflight chose it
         data: {hidden_states_path: features, max_length: 107, dataloader_num_workers: 0}    # 107: the longest sample
         training: {strategy: eagle3, num_epochs: 3, max_steps: 750, batch_size: 4, learning_rate: 2.0e-3,
                    ttt_length: 3, attention_backend: sdpa, fsdp_sharding: NO_SHARD, log_interval: 15}
@@ -57,6 +57,7 @@ def run(context: Context) -> Mapping[str, Json]:
     """Write checkpoint/ (SpecForge's own format) and the trainer's configuration and log."""
     drafter = Drafter.model_validate(context.values["drafter"])
     finetune = Finetune.model_validate(context.values["finetune"])
+    arithmetic = context.inputs["preflight"].evidence["arithmetic"]
     baseline = context.inputs["baseline-drafter"].path
     target = context.inputs["target"].path / "model"
     synthesis = context.inputs["synthesize"]
@@ -73,7 +74,7 @@ def run(context: Context) -> Mapping[str, Json]:
     features.mkdir()
     # An answer of one token has nothing to draft; more than a few of them would be a target that does not answer.
     usable = [row for row in rows if sum(row["loss_mask"]) > 1]
-    head, norm = (_tensor(target, name) for name in ("lm_head.weight", "model.norm.weight"))
+    head, norm = (_tensor(target, name).float() for name in ("lm_head.weight", "model.norm.weight"))
     eps = json.loads((target / "config.json").read_bytes())["rms_norm_eps"]
     agreed = generated = 0
     for index, row in enumerate(usable):
@@ -88,6 +89,7 @@ def run(context: Context) -> Mapping[str, Json]:
             loss_mask=specforge.feature_mask(row["loss_mask"])[:-1],
             aux=states[:, :-1],
             last=last,
+            dtype=arithmetic["dtype"],
         )
         context.progress(index + 1, len(usable), unit="samples", note="features")
     if agreed < _MIN_AGREEMENT * generated:
@@ -111,6 +113,7 @@ def run(context: Context) -> Mapping[str, Json]:
         learning_rate=finetune.learning_rate,
         ttt_length=drafter.ttt_length,
         max_length=max(len(row["input_ids"]) for row in usable),
+        dtype=arithmetic["dtype"],
     )
     curve, checkpoint = specforge.train(plan, context.scratch, specforge.CPU, specforge.reporter(context))
     shutil.copytree(checkpoint, context.out / "checkpoint")
@@ -118,6 +121,7 @@ def run(context: Context) -> Mapping[str, Json]:
         shutil.copy(context.scratch / name, context.out / name)
     return {
         "trainer": specforge.trainer(),
+        "arithmetic": arithmetic,
         "samples": len(usable),
         "samples_too_short": len(rows) - len(usable),
         "greedy_agreement": agreed / generated,

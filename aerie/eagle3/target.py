@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aerie.eagle3 import corpus
-from aerie.eagle3.profile import Corpus, Target
+from aerie.eagle3.profile import Corpus, Shape, Target
 from aerie.errors import AerieError
 from aerie.runbook.step import Context, Json, write_atomic
 
@@ -56,7 +56,8 @@ def run(context: Context) -> Mapping[str, Json]:
     """Write model/, prompts.train.jsonl, prompts.held.jsonl and generic.jsonl."""
     target = Target.model_validate(context.values["target"])
     limits = Corpus.model_validate(context.values["corpus"])
-    shape = context.inputs["preflight"].evidence["shape"]
+    host = context.inputs["preflight"].evidence
+    shape = host["shape"]
     train, held = corpus.split(corpus.pairs(limits.max_response_chars), limits.held_out)
     manual = corpus.manual(_GENERIC_CHARS, without=[pair.name for pair in held])
     generic = [(f"Quote the manual on {piece.name}.", piece.text) for piece in manual]
@@ -73,7 +74,8 @@ def run(context: Context) -> Mapping[str, Json]:
         for template in range(len(corpus.TEMPLATES))
     ]
     started = time.monotonic()
-    losses, tokens = _train(context, target, shape["name"], model, ways)
+    optimizers = _optimizers(model, _size(target, shape["name"]).learning_rate, host["arithmetic"]["dtype"])
+    losses, tokens = _train(context, target, shape["name"], model, optimizers, ways)
     wall_s = time.monotonic() - started
 
     _rescale_states(model, torch.tensor([ways[0][0]]))
@@ -89,6 +91,7 @@ def run(context: Context) -> Mapping[str, Json]:
     every = math.ceil(len(losses) / 200)
     return {
         "shape": dict(shape),
+        "arithmetic": dict(host["arithmetic"]),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "steps": len(losses),
         "tokens": tokens,
@@ -141,7 +144,7 @@ def build_model(shape: str, target: Target) -> "PreTrainedModel":
     """The untrained target in fp32: shape "mla" or "llama"."""
     import transformers
 
-    size = target.mla if shape == "mla" else target.llama
+    size = _size(target, shape)
     common: dict[str, Any] = {
         "vocab_size": target.vocab_size,
         "hidden_size": size.hidden_size,
@@ -216,14 +219,22 @@ def tokenize(tokenizer: "PreTrainedTokenizerFast", exchanges: Iterable[tuple[str
     return list(tokenizer(texts, add_special_tokens=False)["input_ids"])
 
 
+def _size(target: Target, shape: str) -> Shape:
+    return target.mla if shape == "mla" else target.llama
+
+
 def _train(
-    context: Context, target: Target, shape: str, model: "PreTrainedModel", ways: Sequence[Sequence[list[int]]]
+    context: Context,
+    target: Target,
+    shape: str,
+    model: "PreTrainedModel",
+    optimizers: "Sequence[torch.optim.Optimizer]",
+    ways: Sequence[Sequence[list[int]]],
 ) -> tuple[list[float], int]:
     """(loss of every step, tokens trained on, without padding)."""
     import torch
 
-    size = target.mla if shape == "mla" else target.llama
-    optimizers = _optimizers(model, size.learning_rate)
+    size = _size(target, shape)
     batches = _batches(ways, target)
     losses: list[float] = []
     seen = 0
@@ -256,9 +267,12 @@ def _train(
     return losses, seen
 
 
-def _optimizers(model: "PreTrainedModel", learning_rate: float) -> "list[torch.optim.Optimizer]":
+def _optimizers(model: "PreTrainedModel", learning_rate: float, dtype: str) -> "list[torch.optim.Optimizer]":
     # Muon for the matrices inside the layers, AdamW for the rest: a lower loss in the same number of steps.
+    # dtype: of Muon's own products; the weights and gradients are fp32 everywhere.
     import torch
+
+    from aerie.eagle3.muon import Muon
 
     matrices: list[torch.nn.Parameter] = []
     rest: list[torch.nn.Parameter] = []
@@ -266,7 +280,7 @@ def _optimizers(model: "PreTrainedModel", learning_rate: float) -> "list[torch.o
         inner = parameter.ndim == 2 and "embed" not in name and "lm_head" not in name
         (matrices if inner else rest).append(parameter)
     optimizers: list[torch.optim.Optimizer] = [
-        torch.optim.Muon(matrices, lr=2 * learning_rate, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+        Muon(matrices, lr=2 * learning_rate, weight_decay=0.05, dtype=getattr(torch, dtype)),
         torch.optim.AdamW(rest, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.05),
     ]
     for optimizer in optimizers:

@@ -18,6 +18,7 @@ model name\t: another
 flags\t\t: fpu
 """
 ICE_LAKE = "model name\t: Intel(R) Xeon(R) Gold 6338\nflags\t\t: fpu avx avx2 avx512f avx512_vnni\n"
+EPYC_9004 = "model name\t: AMD EPYC 9554 64-Core Processor\nflags\t\t: fpu avx avx2 avx512f avx512_bf16\n"
 EPYC_7003 = "model name\t: AMD EPYC 7763 64-Core Processor\nflags\t\t: fpu avx avx2\n"
 IVY_BRIDGE = "model name\t: Intel(R) Core(TM) i7-3770\nflags\t\t: fpu avx\n"
 GRAVITON = "processor\t: 0\nBogoMIPS\t: 243.75\nFeatures\t: fp asimd bf16\n"
@@ -38,6 +39,22 @@ def test_the_target_follows_the_processor(text, model, amx, target):
     cpu = preflight.parse_cpuinfo(text)
     assert (cpu.model, "amx_bf16" in cpu.flags) == (model, amx)
     assert preflight.shape("auto", cpu.flags)[0] == target
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype", "said"),
+    [
+        (SAPPHIRE_RAPIDS, "bfloat16", "the processor has amx_bf16 and avx512_bf16"),
+        (EPYC_9004, "bfloat16", "the processor has avx512_bf16"),
+        (ICE_LAKE, "float32", "neither amx_bf16 nor avx512_bf16"),
+        (EPYC_7003, "float32", "neither amx_bf16 nor avx512_bf16"),
+        ("", "float32", "neither"),
+    ],
+    ids=["amx", "avx512-with-bf16", "avx512-without-bf16", "avx2", "no-cpuinfo"],
+)
+def test_training_is_in_bf16_where_the_processor_multiplies_it(text, dtype, said):
+    name, reason = preflight.arithmetic(preflight.parse_cpuinfo(text).flags)
+    assert (name, said in reason) == (dtype, True)
 
 
 def test_one_amx_flag_alone_is_not_enough():
@@ -69,6 +86,7 @@ def evidence(**changes):
         "python": "3.12.3",
         "environments_python": "/usr/bin/python3.11",
         "shape": {"name": "llama", "reason": "no AMX"},
+        "arithmetic": {"dtype": "float32", "reason": "no bf16"},
     } | changes
 
 
@@ -107,7 +125,7 @@ def test_the_gate_stops_where_the_engine_cannot_run(changes, said):
 
 def test_a_missing_python_is_said_and_does_not_stop():
     verdict = preflight.gate(evidence(environments_python=None), {})
-    assert (verdict.decision, "downloads" in verdict.reasons[1]) == (Decision.GO, True)
+    assert (verdict.decision, "downloads" in verdict.reasons[-1]) == (Decision.GO, True)
 
 
 def test_the_gate_gives_every_reason_at_once():

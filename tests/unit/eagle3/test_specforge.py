@@ -30,6 +30,7 @@ def plan(**changes: Any) -> Plan:
         "learning_rate": 1e-3,
         "ttt_length": 3,
         "max_length": 128,
+        "dtype": "bfloat16",
     }
     return Plan(**values | changes)
 
@@ -98,18 +99,36 @@ def test_eager_loss_is_the_cross_entropy_over_masked_positions() -> None:
     assert torch.allclose(eager_loss(logits, target, mask), (each * mask.flatten()).mean())
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_targets_head_takes_states_of_the_trainings_dtype(dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("specforge")
+    from specforge.modeling.target.target_head import TargetHead
+
+    from aerie.eagle3.specforge_cpu import _let_head_follow_states
+
+    _let_head_follow_states()
+    head = TargetHead.__new__(TargetHead)
+    torch.nn.Module.__init__(head)
+    head.fc = torch.nn.Linear(8, 16, bias=False).to(torch.bfloat16)  # as SpecForge 0.2.0 loads it
+    states = torch.randn(2, 3, 8).to(getattr(torch, dtype))
+    assert torch.equal(head(states), states @ head.fc.weight.to(states.dtype).T)
+
+
 def test_the_last_state_is_stored_after_the_norm() -> None:
     torch = pytest.importorskip("torch")
     states, weight = torch.randn(3, 8), torch.rand(8)
-    expected = torch.nn.functional.rms_norm(states, [8], weight, 1e-6).to(torch.bfloat16)
-    assert torch.allclose(specforge.after_norm(states, weight, 1e-6), expected, rtol=0.01)
+    assert torch.allclose(
+        specforge.after_norm(states, weight, 1e-6), torch.nn.functional.rms_norm(states, [8], weight, 1e-6)
+    )
 
 
-def test_a_feature_has_the_shapes_that_specforge_reads(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_feature_has_the_shapes_that_specforge_reads(tmp_path: Path, dtype: str) -> None:
     torch = pytest.importorskip("torch")
-    aux = torch.randn(3, 3, 8)
+    aux = torch.randn(3, 3, 8).to(torch.bfloat16)
     specforge.write_feature(
-        tmp_path / "a.ckpt", input_ids=[5, 6, 7], loss_mask=[0, 1, 0], aux=aux, last=torch.randn(3, 8)
+        tmp_path / "a.ckpt", input_ids=[5, 6, 7], loss_mask=[0, 1, 0], aux=aux, last=torch.randn(3, 8), dtype=dtype
     )
     stored = torch.load(tmp_path / "a.ckpt")
     assert {name: list(tensor.shape) for name, tensor in stored.items()} == {
@@ -118,7 +137,8 @@ def test_a_feature_has_the_shapes_that_specforge_reads(tmp_path: Path) -> None:
         "aux_hidden_state": [1, 3, 24],
         "hidden_state": [1, 3, 8],
     }
-    assert torch.equal(stored["aux_hidden_state"][0, 1], torch.cat([aux[1, 0], aux[1, 1], aux[1, 2]]))
+    assert {str(stored[name].dtype) for name in ("aux_hidden_state", "hidden_state")} == {f"torch.{dtype}"}
+    assert torch.equal(stored["aux_hidden_state"][0, 1].bfloat16(), torch.cat([aux[1, 0], aux[1, 1], aux[1, 2]]))
 
 
 @pytest.mark.parametrize(
@@ -134,5 +154,6 @@ def test_a_broken_sample_is_refused(tmp_path: Path, value: str, positions: int, 
             loss_mask=[0, 1],
             aux=torch.zeros(positions, 3, 8),
             last=torch.full((positions, 8), float(value)),
+            dtype="bfloat16",
         )
     assert list(tmp_path.iterdir()) == []

@@ -31,7 +31,11 @@ def run(folder: Path, shape: str) -> dict[str, Any]:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     (folder / "out").mkdir()
-    preflight = Input(path=folder, evidence={"shape": {"name": shape, "reason": "asked for"}})
+    evidence = {
+        "shape": {"name": shape, "reason": "asked for"},
+        "arithmetic": {"dtype": "float32", "reason": "asked for"},
+    }
+    preflight = Input(path=folder, evidence=evidence)
     context = Context(
         run="r",
         step="target",
