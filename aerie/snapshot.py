@@ -2,12 +2,18 @@
 
 What the probe could not read is `Unknown` with the reason; it is never False, 0 or an empty list.
 `None` means that the host has no such thing (no receipt, no NUMA node), which was seen.
+Where a mapping of words may be unknown, Unknown stands first: {"unknown": why} would be such a mapping too.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
 
 from aerie.errors import AerieError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 __all__ = [
     "SCHEMA",
@@ -179,7 +185,7 @@ class Driver:
     nvml_error: str | None  # "18 Driver/Library version mismatch"; None when NVML answers
     cuda_version: str | Unknown | None  # what the driver supports, "13.1"
     modules: Mapping[str, Module] | Unknown  # by kernel release
-    dkms: Mapping[str, str] | Unknown  # kernel release -> "590.48.01 installed", of the module nvidia
+    dkms: Unknown | Mapping[str, str]  # kernel release -> "590.48.01 installed", of the module nvidia
     initramfs_version: str | Unknown | None  # of an nvidia.ko inside the next kernel's initramfs
     runfile: str | None  # path that an unmanaged install left
     uvm_disable_hmm: bool | None  # of the loaded nvidia_uvm; None: not loaded
@@ -270,8 +276,8 @@ class Interconnect:
 
     iommu: str | Unknown  # "off", "pt" or "translated"
     acs: tuple[Acs, ...] | Unknown  # bridges above GPUs with redirecting bits set
-    p2p: Mapping[str, str] | Unknown
-    topology: Mapping[str, str] | Unknown  # "0>1" -> "internal", "single", "multiple", "hostbridge", "node", "system"
+    p2p: Unknown | Mapping[str, str]
+    topology: Unknown | Mapping[str, str]  # "0>1" -> "internal", "single", "multiple", "hostbridge", "node", "system"
     io_page_faults: int | Unknown  # lines of the kernel's log since boot
 
 
@@ -384,16 +390,31 @@ class Snapshot:
 
 def parse(document: str | bytes) -> Snapshot:
     """The snapshot in this JSON. Raises AerieError when it is not one of this version, naming the place."""
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     try:
-        return TypeAdapter(Snapshot).validate_json(document)
+        found = _adapter().validate_json(document)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "document"
-        raise AerieError(
-            f"snapshot: {where}",
-            seen=first["input"],
-            expected=f"{SCHEMA}: {first['msg']}",
-            remedy="Take the snapshot again with this version of aerie.",
-        ) from error
+        raise _broken(where, first["input"], f"{SCHEMA}: {first['msg']}") from error
+    if found.schema != SCHEMA:
+        raise _broken("schema", found.schema, SCHEMA)
+    return found
+
+
+@cache
+def _adapter() -> "TypeAdapter[Snapshot]":
+    # Made on first use: importing pydantic and making it take 0.2 s, which tasks without a snapshot need not wait for.
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Snapshot)
+
+
+def _broken(where: str, seen: object, expected: str) -> AerieError:
+    return AerieError(
+        f"snapshot: {where}",
+        seen=seen,
+        expected=expected,
+        remedy="Take the snapshot again with this version of aerie.",
+    )
