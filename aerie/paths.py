@@ -3,12 +3,17 @@
 import os
 from pathlib import Path
 
-__all__ = ["cache_dir", "repository", "state_dir"]
+__all__ = ["cache_dir", "repository", "shown", "state_dir"]
 
 
 def repository() -> Path:
     """The checkout that this package lies in."""
     return Path(__file__).resolve().parent.parent
+
+
+def shown(path: Path) -> str:
+    """The path as messages have it: from the checkout where it lies in it, else whole."""
+    return str(path.relative_to(repository()) if path.is_relative_to(repository()) else path)
 
 
 def state_dir() -> Path:

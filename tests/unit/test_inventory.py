@@ -63,13 +63,17 @@ def test_an_unknown_host_is_told_the_nearest(name, named):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[1, 2]", "list at the file"),
-        ("all: {host: {a: }}", "host in group all"),
-        ("all: {hosts: [a]}", "list at all.hosts"),
-        ("all: {hosts: {a: b}}", "str at a"),
-        ("all: {hosts: {a: ", "line 1"),
+        ("[1, 2]", "hosts.yml:1: document: a list, expected a mapping of groups"),
+        (
+            "all:\n  host: {a: }",
+            "hosts.yml:2: all.host: an unknown key, expected one of children, hosts, vars. Did you",
+        ),
+        ("all:\n  hosts: [a]", "hosts.yml:2: all.hosts: a list"),
+        ("all:\n  hosts:\n    a: b", "hosts.yml:3: all.hosts.a: a str"),
+        ("all:\n  hosts: {a: \n", "hosts.yml:3: 'YAML parsing failed"),
+        ("all:\n  hosts: {a: , b: , a: }", "hosts.yml:2: \"YAML parsing failed: Found duplicate mapping key 'a'"),
     ],
-    ids=["a-list", "misspelt-key", "hosts-as-list", "host-as-text", "no-yaml"],
+    ids=["a-list", "misspelt-key", "hosts-as-list", "host-as-text", "no-yaml", "twice"],
 )
 def test_a_broken_file_is_named_with_what_is_wrong(written, text, said):
     with pytest.raises(UsageError, match=re.escape(said)):

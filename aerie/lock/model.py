@@ -1,4 +1,4 @@
-"""Locks: what a host must be, layer by layer; inventory/locks/<name>.lock.toml.
+"""What a lock holds.
 
 Every field of a layer's table is also the variable `<layer>_<field>` of the layer's role, with the same type.
 """
@@ -34,7 +34,10 @@ class _Table(BaseModel):
 
 
 class Repository(_Table):
-    """A flat apt repository. key_sha256: of the keyring file at key_uri, binary OpenPGP."""
+    """A flat apt repository. key_sha256: of the file at key_uri.
+
+    key_uri: a keyring, binary OpenPGP, or a cuda-keyring .deb, of which only the keyring inside is used.
+    """
 
     uri: str
     key_uri: str
