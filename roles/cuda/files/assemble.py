@@ -34,7 +34,9 @@ def main() -> int:
     wheels = Path(f"{path}.wheels")
     trees = sorted((wheels / "tree/nvidia").glob("cu[0-9]*"))
     if len(trees) != 1 or not (trees[0] / "bin/nvcc").exists():
-        seen = ", ".join(sorted(str(found.relative_to(wheels / "tree")) for found in (wheels / "tree").glob("nvidia/*")))
+        seen = ", ".join(
+            sorted(str(found.relative_to(wheels / "tree")) for found in (wheels / "tree").glob("nvidia/*"))
+        )
         sys.stderr.write(f"the wheels hold {seen or 'nothing of NVIDIA'}, expected one tree nvidia/cu… with bin/nvcc\n")
         return 1
     tree = trees[0]

@@ -1,7 +1,7 @@
 """What a set of packages means for this host: what apt would do, its archives, and which packages are foreign.
 
-Run on a host by the roles driver and cuda: python3 apt_set.py prove|resolve|keep|foreign. The request is the JSON text in
-AERIE_REQUEST, the answer one JSON document on stdout. Needs the standard library and apt; installs nothing.
+Run on a host by the roles driver and cuda: python3 apt_set.py keyring|prove|resolve|keep|foreign. The request is the
+JSON in AERIE_REQUEST, the answer one JSON document on stdout. Needs the standard library and apt; installs nothing.
 """
 
 import hashlib
@@ -60,6 +60,29 @@ def matches(version: str, wanted: str) -> bool:
     if not wanted:
         return bool(version)
     return version == wanted or version.split(":", 1)[-1].startswith(f"{wanted}-")
+
+
+def keyring(request: dict[str, Any]) -> dict[str, Any]:
+    """Write the keyring that a file is or, being a cuda-keyring package, holds. request: file, keyring (paths).
+
+    The package itself is not installed: it would bring a second source of the same address.
+    """
+    file, target = Path(request["file"]), Path(request["keyring"])
+    with tempfile.TemporaryDirectory(prefix="aerie-key-") as folder:
+        if file.read_bytes().startswith(b"!<arch>"):
+            code, text = run(["dpkg-deb", "--extract", str(file), folder])
+            inside = sorted(Path(folder).glob("usr/share/keyrings/*.gpg"))
+            if code != 0 or len(inside) != 1:
+                raise Refused(f"{file} holds {len(inside)} keyrings, expected one. {text.strip()}")
+            file = inside[0]
+        key = file.read_bytes()
+    changed = not target.exists() or target.read_bytes() != key
+    if changed:
+        partial = target.with_name(f".{target.name}.new")
+        partial.write_bytes(key)
+        partial.chmod(0o644)
+        partial.replace(target)
+    return {"changed": changed}
 
 
 def prove(request: dict[str, Any]) -> dict[str, Any]:
@@ -125,7 +148,9 @@ def keep(request: dict[str, Any]) -> dict[str, Any]:
     for package in request["install"]:
         path = archive(package["name"], package["new"])
         if path is None and not (path := fetch(package["name"], package["new"])):
-            raise Refused(f"{package['name']}={package['new']} cannot be downloaded: {apt_words(''.join(_errors[-1:]))}")
+            raise Refused(
+                f"{package['name']}={package['new']} cannot be downloaded: {apt_words(''.join(_errors[-1:]))}"
+            )
         check(path, package["name"], request["sha256"])
         fetched.append(path.name)
     for package in [*request["install"], *request["remove"]]:
@@ -162,7 +187,11 @@ def foreign(request: dict[str, Any]) -> dict[str, Any]:
 def write_config(folder: Path, pins: str, *, offline: bool) -> Path:
     """An apt configuration whose preferences come before the host's; offline: its only source is the store."""
     (folder / "preferences").write_text(pins)
-    lines = [f'Dir::Etc::preferences "{folder}/preferences";', 'Dir::Cache::pkgcache "";', 'Dir::Cache::srcpkgcache "";']
+    lines = [
+        f'Dir::Etc::preferences "{folder}/preferences";',
+        'Dir::Cache::pkgcache "";',
+        'Dir::Cache::srcpkgcache "";',
+    ]
     if offline:
         (folder / "lists/partial").mkdir(parents=True, exist_ok=True)
         (folder / "store.list").write_text(f"deb [trusted=yes] file:{STORE} ./\n")
@@ -254,11 +283,14 @@ def index() -> None:
     partial.replace(STORE / "Packages")
 
 
+COMMANDS = {"keyring": keyring, "prove": prove, "resolve": resolve, "keep": keep, "foreign": foreign}
+
+
 def main() -> int:
     """Answer one request; exit 1 with the reason on stderr when it is refused."""
     request = json.loads(os.environ["AERIE_REQUEST"])
     try:
-        answer = {"prove": prove, "resolve": resolve, "keep": keep, "foreign": foreign}[sys.argv[1]](request)
+        answer = COMMANDS[sys.argv[1]](request)
     except Refused as error:
         sys.stderr.write(f"{error}\n")
         return 1

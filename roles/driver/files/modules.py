@@ -60,15 +60,17 @@ def main() -> int:
     kernels = []
     for name in names:
         file, seen = built(name, version)
-        kernels.append({
-            "kernel": name,
-            "running": name == running,
-            "newest": name == newest[0],
-            "must": name == running or name == newest[0] or (MODULES / name / "build").exists(),
-            "file": file,
-            "version": seen,
-            "initrd_stale": is_stale(name, file),
-        })
+        kernels.append(
+            {
+                "kernel": name,
+                "running": name == running,
+                "newest": name == newest[0],
+                "must": name == running or name == newest[0] or (MODULES / name / "build").exists(),
+                "file": file,
+                "version": seen,
+                "initrd_stale": is_stale(name, file),
+            }
+        )
     json.dump({"kernels": kernels, "make_log": make_log(version)}, sys.stdout)
     return 0
 
