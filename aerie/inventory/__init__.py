@@ -2,6 +2,19 @@
 
 from .failed import record_failed
 from .host import Gpus, Host, Waiver, require_local
+from .own import lock_file, record_lock
 from .pattern import folder, host, hosts, select
 
-__all__ = ["Gpus", "Host", "Waiver", "folder", "host", "hosts", "record_failed", "require_local", "select"]
+__all__ = [
+    "Gpus",
+    "Host",
+    "Waiver",
+    "folder",
+    "host",
+    "hosts",
+    "lock_file",
+    "record_failed",
+    "record_lock",
+    "require_local",
+    "select",
+]

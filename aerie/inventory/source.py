@@ -56,7 +56,7 @@ class Inventory:
                 magic = {*self.variables_manager.get_vars(), *host.get_magic_vars()}
         except AnsibleError as error:
             raise _refused(error, self.path) from error
-        magic |= {"ansible_facts", "inventory_dir", "inventory_file"}
+        magic |= {"ansible_facts", "ansible_local", "inventory_dir", "inventory_file"}
         return {key: value for key, value in found.items() if key not in magic}
 
 
@@ -109,9 +109,11 @@ def _open(source: Path, said: io.StringIO) -> Inventory:
     from ansible.parsing.dataloader import DataLoader
     from ansible.vars.manager import VariableManager
 
+    _forget()
     loader = DataLoader()
     loader.set_basedir(str(repository() / "playbooks"))  # not the folder that the operator happens to be in
-    problems = [
+    problems = list(_hidden(source if source.is_dir() else source.parent))
+    problems += [
         problem for file in _yaml_files(source) for problem in _problems(file, loader.load_from_file(str(file)))
     ]
     if problems:
@@ -122,6 +124,25 @@ def _open(source: Path, said: io.StringIO) -> Inventory:
         raise UsageError(shown(source), seen=seen, expected="an Ansible inventory", remedy="Correct the file.")
     variables = VariableManager(loader=loader, inventory=manager)
     return Inventory(path=source, loader=loader, manager=manager, variables_manager=variables)
+
+
+def _forget() -> None:
+    # Ansible keeps for the life of a process which files of variables there were; aerie writes one of them itself.
+    from ansible.plugins.vars import host_group_vars
+
+    host_group_vars.FOUND.clear()
+    host_group_vars.NAK.clear()
+
+
+def _hidden(folder: Path) -> Iterator[Problem]:
+    """Files of variables that Ansible passes over without a word: where a folder has the name, the file is not read."""
+    for section in ("group_vars", "host_vars"):
+        for entry in sorted((folder / section).glob("*/")):
+            for file in (entry.with_name(f"{entry.name}{suffix}") for suffix in (*YAML, ".json")):
+                if file.is_file():
+                    seen, remedy = "a file beside a folder of that name", f"Move it to {shown(entry / 'main.yml')}."
+                    expected = "one of them: Ansible reads the folder only"
+                    yield Problem(where=f"{shown(file)}:1", key="document", seen=seen, expected=expected, remedy=remedy)
 
 
 def _yaml_files(source: Path) -> list[Path]:
@@ -176,8 +197,11 @@ def _problem(where: str, path: tuple[Any, ...], value: object, expected: str) ->
     return Problem(where=where, key=dotted(path), seen="nothing" if value is None else f"a {kind}", expected=expected)
 
 
-def _refused(error: Any, source: Path) -> UsageError:
-    """Ansible's own refusal of a file, with the line it names."""
-    where = origin(error.obj) if error.obj is not None else None
-    text = str(error.message or error).strip()
+def _refused(error: BaseException, source: Path) -> UsageError:
+    """Ansible's own refusal of a file, with the line that the error or one of its causes names."""
+    text, where = str(getattr(error, "message", "") or error).strip(), None
+    cause: BaseException | None = error
+    while cause is not None and where is None:
+        where = origin(getattr(cause, "obj", None))
+        cause = cause.__cause__ or cause.__context__
     return UsageError(where or shown(source), seen=text, expected="an Ansible inventory", remedy="Correct the file.")

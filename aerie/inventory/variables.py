@@ -3,6 +3,7 @@
 aerie's own: aerie_*, and `<layer>_*` of the roles. Others belong to somebody else and are left alone.
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from functools import cache
@@ -35,6 +36,10 @@ class Own(BaseModel):
     aerie_waivers: tuple[Waiver, ...] = ()
 
 
+class _NotFilledIn(Exception):
+    """A template that lacks a variable; the problem is noted already."""
+
+
 def read_hosts(inventory: Inventory, names: Iterable[str]) -> Iterator[Host]:
     """The hosts of these names. Raises SpecError with every variable that is wrong, each told once."""
     read = [(name, *_read(inventory, name)) for name in names]
@@ -49,13 +54,14 @@ def _read(inventory: Inventory, name: str) -> tuple[Document, Own | None]:
     raw = inventory.variables(name)
     document = Document(file=shown(inventory.path), data={})
     for key, value in raw.items():
-        resolved = _resolved(inventory, raw, key, value, document)
-        document.places[(key,)] = origin(key) or origin(value) or f"{document.file}: host {name}"
-        if _is_vaulted(resolved):
-            if _owner(key):
+        document.places[(str(key),)] = origin(key) or origin(value) or f"{document.file}: host {name}"
+        if _is_vaulted(value):
+            if _owner(str(key)):
                 document.problem((key,), "a vaulted value", "plain text: plan reads it before Ansible could decrypt it")
-        else:
-            document.data[key] = _plain(resolved, (key,), document)
+            continue
+        with contextlib.suppress(_NotFilledIn):
+            resolved = _resolved(inventory, raw, str(key), value, document)
+            document.data[str(key)] = _plain(resolved, (str(key),), document)
     for key in document.data:
         _check(key, document)
     return document, validate(_model(), document)
@@ -103,9 +109,8 @@ def _resolved(inventory: Inventory, raw: Mapping[str, Any], key: str, value: Any
         with quiet():
             return Templar(loader=inventory.loader, variables=dict(raw)).template(value)
     except AnsibleError as error:
-        document.places[(key,)] = origin(key) or document.file
         document.problem((key,), str(error.message), "a template that can be filled in from the inventory alone")
-        return None
+        raise _NotFilledIn from error
 
 
 def _is_vaulted(value: object) -> bool:

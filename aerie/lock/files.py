@@ -1,5 +1,6 @@
 """Reading inventory/locks/<name>.lock.toml."""
 
+import hashlib
 from pathlib import Path
 
 from aerie.errors import UsageError
@@ -7,7 +8,8 @@ from aerie.paths import repository, shown
 from aerie.runbook.yamlfile import Document, SpecError, nearest, validate
 from aerie.tomlfile import parse
 
-from .model import Lock
+from .model import Lock, PythonEnvironment
+from .repositories import of_system, tree_of
 
 __all__ = ["load", "names", "path"]
 
@@ -54,5 +56,38 @@ def _folders(folder: Path | None) -> list[Path]:
 
 
 def _check(lock: Lock, name: str, document: Document) -> None:
+    """What the model cannot see: names outside of the file, and values that contradict each other."""
     if lock.name != name:
         document.problem(("name",), repr(lock.name), f"{name!r}, as the file is called")
+    if not getattr(lock.cuda, "packages" if lock.cuda.source == "apt" else "wheels"):
+        wanted = "packages" if lock.cuda.source == "apt" else "wheels"
+        document.problem(("cuda", "source"), f"{lock.cuda.source!r} without {wanted}", f"cuda.{wanted}")
+    _check_repository(lock, document)
+    for index, environment in enumerate(lock.python.environments):
+        _check_environment(index, environment, document)
+
+
+def _check_repository(lock: Lock, document: Document) -> None:
+    """NVIDIA's own repositories: the tree must be the distribution's, and so must its key."""
+    repository, tree = lock.driver.repository, tree_of(lock.driver.repository.uri)
+    if tree is None:
+        return
+    for system in lock.systems:
+        own = of_system(system, lock.arch)
+        if own is None or own.tree != tree:
+            expected = f"{own.repository.uri} for {system}" if own else f"a repository for {system} on {lock.arch}"
+            document.problem(("driver", "repository", "uri"), tree, expected)
+        elif own.key_fingerprint != repository.key_fingerprint:
+            document.problem(
+                ("driver", "repository", "key_fingerprint"), repository.key_fingerprint, own.key_fingerprint
+            )
+
+
+def _check_environment(index: int, environment: PythonEnvironment, document: Document) -> None:
+    where = ("python", "environments", index)
+    file = repository() / environment.requirements
+    if not file.is_file():
+        document.problem((*where, "requirements"), environment.requirements, "a file of the checkout")
+    elif (seen := hashlib.sha256(file.read_bytes()).hexdigest()) != environment.sha256:
+        expected = f"{seen}, which {environment.requirements} has"
+        document.problem((*where, "sha256"), environment.sha256, expected, "Put it in after looking at what changed.")

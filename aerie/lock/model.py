@@ -1,11 +1,14 @@
 """What a lock holds.
 
 Every field of a layer's table is also the variable `<layer>_<field>` of the layer's role, with the same type.
+docs/lock.md is made from the texts under the fields.
 """
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from aerie.layers import LAYERS
 
 __all__ = [
     "SCHEMA",
@@ -27,64 +30,78 @@ SCHEMA = "aerie.lock/1"
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Fingerprint = Annotated[str, Field(pattern=r"^[0-9A-F]{40}$")]
 Version = Annotated[str, Field(pattern=r"^\d+(\.\d+)+$")]
+System = Annotated[str, Field(pattern=r"^[a-z]+-\d+(\.\d+)*$")]
+FindingId = Annotated[str, Field(pattern=rf"^({'|'.join(LAYERS)})\.[a-z0-9]+(-[a-z0-9]+)*$")]
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class Repository(_Table):
-    """A flat apt repository. key_sha256: of the file at key_uri.
-
-    key_uri: a keyring, binary OpenPGP, or a cuda-keyring .deb, of which only the keyring inside is used.
-    """
+    """A flat apt repository, trusted by the checksum of its key."""
 
     uri: str
+    """Where Packages and Release lie; it must be the tree of the host's own distribution."""
     key_uri: str
+    """A keyring in binary OpenPGP, or a `cuda-keyring` .deb, of which only the keyring inside is used."""
     key_sha256: Sha256
+    """Of the file at `key_uri`."""
     key_fingerprint: Fingerprint
+    """Of the key in that keyring, 40 hexadecimal digits."""
 
 
 class Base(_Table):
-    """memlock and stack: -1 is unlimited, else bytes. packages: tools that operators of such hosts expect."""
+    """Package management, limits, governor and time."""
 
     packages: tuple[str, ...] = ()
+    """Packages of the distribution that must be there, in any version."""
     sysctl: dict[str, str] = {}
+    """Kernel parameters by name, as `sysctl -n` writes their values."""
     memlock: int = -1
+    """Bytes that a session may lock in memory; -1 is unlimited."""
     nofile: int = 1_048_576
+    """Files that a session may have open."""
     stack: int = -1
+    """Bytes of a session's stack; -1 is unlimited."""
     governor: str = "performance"
+    """Of every processor that offers a choice."""
     unattended_blacklist: tuple[str, ...] = ("linux-", "nvidia", "libnvidia", "cuda", "libcuda")
+    """What unattended upgrades must leave alone: starts of package names."""
     time_synchronized: bool = True
+    """Must the clock follow a time server?"""
 
 
 class Kernel(_Table):
-    """series: a release must start with one of them ("6.8" allows 6.8.0-31-generic); empty allows every kernel.
-
-    image and headers: the meta packages; "" leaves the kernel's package alone and takes headers of installed kernels.
-    cmdline: words that the command line must have; "iommu=pt" also forbids other values of iommu.
-    """
+    """Which kernel boots, and how."""
 
     series: tuple[str, ...] = ()
+    """A release must start with one of them: "6.8" allows 6.8.0-31-generic. Empty allows every kernel."""
     image: str = ""
+    """The meta package of the kernel; "" leaves the kernel's package alone."""
     headers: str = ""
+    """The meta package of its headers; "" takes the headers of the installed kernels."""
     cmdline: tuple[str, ...] = ()
+    """Words that the command line must have; "iommu=pt" also forbids other values of iommu."""
     blacklist: tuple[str, ...] = ("nouveau",)
+    """Modules that must not load."""
 
 
 class Driver(_Table):
-    """uvm_disable_hmm: the option of nvidia_uvm without which CUDA does not start on hosts with 6 to 8 such GPUs.
-
-    packages: sha256 by package name of the files that were proven, where known; names and versions follow from
-    version and flavour.
-    """
+    """The NVIDIA driver. Names of packages follow from version and flavour."""
 
     version: Version
+    """As NVML reports it, "590.48.01"."""
     flavour: Literal["open", "closed"] = "open"
+    """Of the kernel modules; GPUs of the Blackwell generation have open ones only."""
     repository: Repository
+    """The one origin of every NVIDIA package."""
     uvm_disable_hmm: bool = True
+    """The option of nvidia_uvm without which CUDA does not start on hosts with 6 to 8 such GPUs."""
     persistence: bool = True
+    """Must GPUs stay initialised while nobody uses them?"""
     packages: dict[str, Sha256] = {}
+    """Checksums of the proven package files by package name, where they are known."""
 
     @property
     def branch(self) -> int:
@@ -93,78 +110,111 @@ class Driver(_Table):
 
 
 class Interconnect(_Table):
-    """iommu: what it may be. acs: "cleared" lets peers talk without a detour over the root complex."""
+    """How GPUs reach the host and each other over PCIe."""
 
     iommu: tuple[Literal["off", "pt", "translated"], ...] = ("pt", "off")
+    """What it may be; full translation hangs NCCL."""
     acs: Literal["cleared", "any"] = "cleared"
+    """"cleared" lets GPUs talk without a detour over the root complex."""
     link_width: int = 16
+    """Lanes of each GPU's link."""
     link_gen: int = 5
+    """PCIe generation that each GPU's link can reach; at idle it is lower."""
     p2p: bool = True
+    """Must every GPU read and write every other one's memory?"""
 
 
 class CudaPackage(_Table):
     """One package of the toolkit, exactly."""
 
     name: str
+    """Of the deb, "cuda-nvcc-13-1"."""
     version: str
+    """With the deb's revision, "13.1.115-1"."""
 
 
 class Cuda(_Table):
-    """release: "13.1.1"; nvcc: its full version, "13.1.115". source: where the toolkit comes from.
-
-    min_driver: below it, code compiled by this toolkit is not run right (PTX of 13.1 on a 580 driver gives wrong data).
-    packages: of source "apt". wheels: requirement lines of source "wheels", each with its version.
-    """
+    """The CUDA toolkit."""
 
     release: Version
+    """"13.1.1"."""
     nvcc: Version
+    """The compiler's full version, "13.1.115"."""
     min_driver: Version
+    """Below it, code compiled by this toolkit is not run right: PTX of 13.1 on a 580 driver gives wrong data."""
     source: Literal["apt", "wheels"] = "apt"
+    """Where the toolkit comes from; "wheels" is for hosts that only reach a package index."""
     path: str
+    """The toolkit's folder."""
     packages: tuple[CudaPackage, ...] = ()
+    """Of source "apt"."""
     wheels: tuple[str, ...] = ()
+    """Requirement lines of source "wheels", each with its version: "nvidia-cuda-nvcc==13.1.115"."""
+
+    @model_validator(mode="after")
+    def _is_exact(self) -> "Cuda":
+        if loose := [line for line in self.wheels if "==" not in line]:
+            raise ValueError(f"wheel {loose[0]!r}, expected name==version")
+        return self
 
 
 class PythonEnvironment(_Table):
-    """A hash-locked environment. requirements: path of its lock file from the repository's root."""
+    """A hash-locked environment."""
 
     name: str
+    """Of its folder in /opt/aerie/environments."""
     requirements: str
+    """Path of its lock file from the repository's root."""
     sha256: Sha256
+    """Of that file."""
 
 
 class Python(_Table):
-    """version: at least this, of the host's own python3. environments: made under /opt/aerie/environments."""
+    """The host's own Python, and environments made from it."""
 
     version: str = "3.11"
+    """python3 must be at least this."""
     environments: tuple[PythonEnvironment, ...] = ()
+    """One for each purpose: what serving and training pin contradicts each other."""
 
 
 class Storage(_Table):
-    """path: the folder for weights and captured states. device: a disk to mount there, "" uses what is mounted."""
+    """Where weights and captured states lie."""
 
     path: str = "/srv/aerie"
+    """The folder."""
     device: str = ""
+    """A disk to mount there; "" uses what is mounted."""
     filesystem: Literal["ext4", "xfs"] = "ext4"
+    """Of that disk."""
     min_free_gb: int = 700
+    """Gigabytes (10⁹ bytes) that must be free."""
     readahead_kib: int = 4096
+    """Of the disk below."""
     scheduler: str = "none"
+    """Of the disk below."""
 
 
 class Engine(_Table):
-    """user: the service account. bind: the address that engines listen on."""
+    """What engines run as."""
 
     user: str = "aerie"
+    """The service account."""
     bind: str = "127.0.0.1"
+    """The address that engines listen on."""
 
 
 class Lock(_Table):
-    """Everything that a host must be. severity: finding id -> severity here, instead of the catalogue's."""
+    """Everything that a host must be."""
 
     schema_: Literal["aerie.lock/1"] = Field(alias="schema")
+    """The version of this format."""
     name: str
-    systems: tuple[str, ...]  # "ubuntu-24.04", "debian-13"
+    """As the file is called."""
+    systems: Annotated[tuple[System, ...], Field(min_length=1)]
+    """Systems that it is for: "ubuntu-24.04", "debian-13"."""
     arch: Literal["x86_64", "aarch64"] = "x86_64"
+    """Of the processor."""
     base: Base = Base()
     kernel: Kernel = Kernel()
     driver: Driver
@@ -173,4 +223,5 @@ class Lock(_Table):
     python: Python = Python()
     storage: Storage = Storage()
     engine: Engine = Engine()
-    severity: dict[str, Literal["fatal", "warn", "info"]] = {}
+    severity: dict[FindingId, Literal["fatal", "warn", "info"]] = {}
+    """Severities of findings on hosts of this lock, instead of the catalogue's."""
