@@ -28,7 +28,8 @@ CLOSED = re.compile(
 )
 TREE = re.compile(r"/compute/cuda/repos/([a-z]+\d+)/")  # NVIDIA's repository, or a mirror with its layout
 SXM = re.compile(r"SXM|HBM3|\bH200$|\bB[123]00$|\bGB[123]00")  # names of GPUs that reach each other by NVSwitch
-ORIGINS = {"nvidia.com": "NVIDIA", "ubuntu.com": "Ubuntu", "canonical.com": "Ubuntu", "debian.org": "Debian"}
+NVIDIA = "NVIDIA"
+ORIGINS = {"nvidia.com": NVIDIA, "ubuntu.com": "Ubuntu", "canonical.com": "Ubuntu", "debian.org": "Debian"}
 
 
 def judge(case: Case, causes: Collection[str]) -> Iterator[Finding]:
@@ -113,7 +114,10 @@ def _installed(case: Case, stack: Mapping[str, Package]) -> Iterator[Finding]:
         origins.setdefault(_origin(package.maintainer), []).append(name)
     if len(origins) > 1:
         seen = "; ".join(f"{origin}: {_several(names)}" for origin, names in sorted(origins.items()))
-        yield case.finding("driver.mixed-origins", seen=seen, expected="one origin for all driver packages")
+        others = sorted(name for origin, names in origins.items() if origin != NVIDIA for name in names)
+        yield case.finding(
+            "driver.mixed-origins", seen=seen, expected="all driver packages from one", packages=" ".join(others)
+        )
     yield from _version(case, stack)
 
 
