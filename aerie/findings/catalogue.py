@@ -7,9 +7,11 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
+from aerie.runbook.yamlfile import Document, Keys, nearest
+
 from .model import Finding, Fix, Severity
 
-__all__ = ["Row", "make", "rows"]
+__all__ = ["Row", "check_id", "make", "rows"]
 
 FILE = Path(__file__).with_name("catalogue.toml")
 
@@ -37,6 +39,12 @@ def rows() -> Mapping[str, Row]:
     """Every row by id, in the catalogue's order."""
     document = tomllib.loads(FILE.read_text())
     return MappingProxyType({row["id"]: _row(row) for row in document["finding"]})
+
+
+def check_id(path: Keys, id: str, document: Document) -> None:  # noqa: A002
+    """Add to the document's problems that the value at `path` names no finding."""
+    if id not in rows():
+        document.problem(path, repr(id), "a finding of docs/findings.md", nearest(id, rows()))
 
 
 def make(

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from aerie.findings.catalogue import check_id
 from aerie.layers import LAYERS
 from aerie.lock import Lock
 from aerie.paths import shown
@@ -64,7 +65,10 @@ def _read(inventory: Inventory, name: str) -> tuple[Document, Own | None]:
             document.data[str(key)] = _plain(resolved, (str(key),), document)
     for key in document.data:
         _check(key, document)
-    return document, validate(_model(), document)
+    own = validate(_model(), document)
+    for index, waiver in enumerate(own.aerie_waivers if own else ()):
+        check_id(("aerie_waivers", index, "finding"), waiver.finding, document)
+    return document, own
 
 
 def _check(key: str, document: Document) -> None:

@@ -63,6 +63,10 @@ def _check(lock: Lock, name: str, document: Document) -> None:
         wanted = "packages" if lock.cuda.source == "apt" else "wheels"
         document.problem(("cuda", "source"), f"{lock.cuda.source!r} without {wanted}", f"cuda.{wanted}")
     _check_repository(lock, document)
+    from aerie.findings.catalogue import check_id  # here, for findings are made of locks
+
+    for finding in lock.severity:
+        check_id(("severity", finding), finding, document)
     for index, environment in enumerate(lock.python.environments):
         _check_environment(index, environment, document)
 

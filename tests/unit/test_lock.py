@@ -235,6 +235,8 @@ def test_an_environment_must_be_the_file_of_the_checkout(written):
 def test_a_severity_is_for_a_finding_of_a_layer(written):
     loaded = lock.load(NAME, written(TEXT + '[severity]\n"storage.readahead-low" = "info"\n'))
     assert loaded.severity == {"storage.readahead-low": "info"}
+    with pytest.raises(SpecError, match=r"severity\.storage\.read.*Did you mean storage\.readahead-low"):
+        lock.load(NAME, written(TEXT + '[severity]\n"storage.read-ahead-low" = "info"\n'))
     with pytest.raises(SpecError, match=r"severity\.storage"):
         lock.load(NAME, written(TEXT + '[severity]\nstorage = "info"\n'))
 
