@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from invoke import Collection, Context, task
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from aerie.runbook.runner import RunResult
 
 RUN = "a run's id, or latest"
+INVENTORY = "path of the inventory; default inventory/hosts.yml"
 JSON = "one JSON document on stdout"
 
 
@@ -131,6 +133,18 @@ def docs(c: Context, check: bool = False) -> None:
         _console(sys.stdout).print("\n".join(f"written {page.path}" for page in pages) or "every page is current")
 
 
+@task(auto_shortflags=False, help={"host": "name in the inventory", "inventory": INVENTORY})
+def snapshot(c: Context, host: str, inventory: str | None = None) -> None:
+    """Print what a host is, read in one round trip, as one JSON document; changes nothing."""
+    from dataclasses import asdict
+
+    from aerie import remote
+    from aerie.inventory import host as named
+
+    found = remote.probe(named(host, Path(inventory) if inventory else None))
+    sys.stdout.write(jsonlib.dumps(asdict(found), sort_keys=True) + "\n")
+
+
 @task(auto_shortflags=False, help={"only": "one check, or a part of the tests: unit, engine, lab"})
 def test(c: Context, only: str = "") -> None:
     """Run every check, as CI does: format, lint, types, tests."""
@@ -208,4 +222,4 @@ def _listening(*, json: bool) -> "Iterator[Listener]":
             yield listener
 
 
-namespace = Collection(approve, docs, report, resume, runbook, runs, test, lab)
+namespace = Collection(approve, docs, report, resume, runbook, runs, snapshot, test, lab)

@@ -95,7 +95,7 @@ class Package:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AptSource:
-    """One address of one source. signed_by: path of its keyring, None where it names none."""
+    """One address of one source. signed_by: as written, a keyring's path, or "in the file"; None: it names no key."""
 
     file: str
     uri: str
@@ -133,7 +133,10 @@ class Unit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """packages: those that layers care about (nvidia, cuda, kernel, dkms, apt's own helpers), by name."""
+    """packages: every one that is installed, by name; of a foreign architecture by name:architecture.
+
+    sysctl: every setting directly in fs, kernel, net.core, net.ipv4 and vm, by its dotted name.
+    """
 
     packages: Mapping[str, Package] | Unknown
     broken_packages: tuple[str, ...] | Unknown  # neither cleanly installed nor cleanly removed, of all packages
@@ -142,10 +145,10 @@ class Base:
     apt_key_fingerprints: tuple[str, ...] | Unknown  # trusted for every source: trusted.gpg and trusted.gpg.d
     unattended: Unattended | Unknown | None
     needrestart: str | Unknown | None  # its $nrconf{restart}: "l" list, "i" ask, "a" restart; None: not installed
-    sysctl: Mapping[str, str]  # those that the lock may set and that exist
+    sysctl: Mapping[str, str]
     session_limits: Limits | Unknown  # of a new session, by PAM's limits
     governors: tuple[str, ...] | None  # distinct scaling governors; None where the machine offers no choice
-    is_time_synchronized: bool | Unknown
+    is_time_synchronized: bool | Unknown | None  # None in a container: the clock is the machine's
     failed_units: tuple[str, ...] | Unknown
     root_free_bytes: int
     reboot_required_by: tuple[str, ...]  # packages in /run/reboot-required.pkgs
@@ -164,7 +167,7 @@ class Kernel:
     """installed: releases with an image in /boot, oldest first; next_release: the one that boots next."""
 
     release: str
-    next_release: str | Unknown
+    next_release: str | Unknown  # in a container: the running one
     installed: tuple[str, ...]
     headers: tuple[str, ...]  # releases whose build folder is there
     cmdline: str
@@ -186,7 +189,9 @@ class Driver:
     cuda_version: str | Unknown | None  # what the driver supports, "13.1"
     modules: Mapping[str, Module] | Unknown  # by kernel release
     dkms: Unknown | Mapping[str, str]  # kernel release -> "590.48.01 installed", of the module nvidia
-    initramfs_version: str | Unknown | None  # of an nvidia.ko inside the next kernel's initramfs
+    # Of an nvidia.ko inside the next kernel's initramfs, where that was made before the module on disk; None: the
+    # initramfs holds no such module, or is younger than the one on disk and so cannot hold another.
+    initramfs_version: str | Unknown | None
     runfile: str | None  # path that an unmanaged install left
     uvm_disable_hmm: bool | None  # of the loaded nvidia_uvm; None: not loaded
     modprobe_options: Mapping[str, str]  # module -> its options in modprobe.d
@@ -195,7 +200,7 @@ class Driver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuProcess:
-    """A process that uses a GPU. unit: the systemd unit it runs in, None outside of one."""
+    """A process that uses a GPU. unit: the systemd service or scope it runs in; None outside of one and in a login."""
 
     pid: int
     name: str
@@ -205,9 +210,13 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU as NVML sees it. What the card does not support is None; what failed is Unknown."""
+    """One GPU as NVML sees it. What the card does not support is None; what failed is Unknown.
+
+    error: why NVML gives no access to the card, "15 GPU is lost"; its names are then empty and its values Unknown.
+    """
 
     index: int
+    error: str | None
     uuid: str
     bus_id: str  # "00000000:05:00.0"
     name: str
@@ -337,9 +346,12 @@ class Filesystem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """filesystems: every real one, by mount point; the one that a path lies on has the longest matching key."""
+    """filesystems: every real one, by mount point; the one that a path lies on has the longest matching key.
 
-    filesystems: Mapping[str, Filesystem]
+    Unknown is one whose server does not answer.
+    """
+
+    filesystems: Mapping[str, Filesystem | Unknown]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

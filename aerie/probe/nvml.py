@@ -1,0 +1,227 @@
+"""What NVML says: the GPUs, their ways to each other, and why it says nothing where it does not."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from typing import Any, Callable
+
+from .processes import name_of, unit_of
+from .reading import reading, unknown
+
+__all__ = ["read", "version_of"]
+
+LIBRARY = "libnvidia-ml.so.1"  # found as pynvml finds it
+P2P = {
+    0: "ok", 1: "chipset not supported", 2: "GPU not supported", 3: "topology not supported",
+    4: "disabled by a registry key", 5: "not supported", 6: "unknown",
+}  # fmt: skip
+TOPOLOGY = {0: "internal", 10: "single", 20: "multiple", 30: "hostbridge", 40: "node", 50: "system"}
+ADDRESSING = {0: "none", 1: "hmm", 2: "ats"}
+RECOVERY_ACTION = 230
+
+
+def read() -> dict[str, Any]:
+    """library_version, error, cuda_version, gpus, p2p and topology, as the snapshot has them."""
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError:
+        # As pynvml would say. It takes 0.15 s to compile, which a host without the library need not wait for.
+        return _silent("12 NVML Shared Library Not Found", None, None)
+    library = reading(_library_version)
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        said = f"{error.value} {error}"
+        return _silent(said, library, unknown(f"NVML: {said}"))
+    try:
+        handles = [_handle(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
+        good = {index: handle for index, handle in enumerate(handles) if not isinstance(handle, str)}
+        return {
+            "library_version": library,
+            "error": None,
+            "cuda_version": reading(_cuda_version, pynvml),
+            "gpus": [_gpu(pynvml, index, handle) for index, handle in enumerate(handles)],
+            "p2p": reading(_pairs, good, lambda one, other: _p2p(pynvml, one, other)),
+            "topology": reading(_pairs, good, lambda one, other: _topology(pynvml, one, other)),
+        }
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def version_of(path: str) -> str | None:
+    """ "590.48.01" of /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.590.48.01."""
+    match = re.search(r"\.so\.(\d+(?:\.\d+)+)$", path)
+    return match[1] if match else None
+
+
+def _silent(error: str, library: Any, other: Any) -> dict[str, Any]:
+    missing = unknown(f"NVML: {error}")
+    return {
+        "library_version": library,
+        "error": error,
+        "cuda_version": other,
+        "gpus": missing,
+        "p2p": missing,
+        "topology": missing,
+    }
+
+
+def _library_version() -> str:
+    """By the name of the file that the dynamic linker chose."""
+    with open("/proc/self/maps") as maps:
+        paths = {line.split()[-1] for line in maps if "libnvidia-ml.so" in line}
+    for path in paths:
+        version = version_of(os.path.realpath(path))
+        if version:
+            return version
+    raise ValueError(f"no version in {', '.join(sorted(paths))}")
+
+
+def _cuda_version(pynvml: Any) -> str:
+    number = pynvml.nvmlSystemGetCudaDriverVersion_v2()
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _handle(pynvml: Any, index: int) -> Any:
+    """NVML's handle of a GPU, or its words why there is none."""
+    try:
+        return pynvml.nvmlDeviceGetHandleByIndex(index)
+    except pynvml.NVMLError as error:
+        return f"{error.value} {error}"
+
+
+def _gpu(pynvml: Any, index: int, handle: Any) -> dict[str, Any]:
+    """The snapshot's Gpu. What the card does not support is None, what fails is unknown."""
+    error = handle if isinstance(handle, str) else None
+
+    def ask(question: Callable[..., Any], *arguments: Any, take: Callable[[Any], Any] = lambda answer: answer) -> Any:
+        if error:
+            return unknown(f"NVML: {error}")
+        try:
+            return take(question(handle, *arguments))
+        except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
+            return None
+        except pynvml.NVMLError as failure:
+            return unknown(f"NVML: {failure.value} {failure}")
+
+    def word(question: Callable[..., Any], take: Callable[[Any], Any] = str) -> str:
+        answer = ask(question, take=take)
+        return answer if isinstance(answer, str) else ""
+
+    def item(question: Callable[..., Any], at: int, take: Callable[[Any], Any]) -> Any:
+        return ask(question, take=lambda answer: take(answer[at]))
+
+    n = pynvml
+    return {
+        "index": index,
+        "error": error,
+        "uuid": word(n.nvmlDeviceGetUUID),
+        "bus_id": word(n.nvmlDeviceGetPciInfo, lambda pci: pci.busId),
+        "name": word(n.nvmlDeviceGetName),
+        "serial": ask(n.nvmlDeviceGetSerial),
+        "pci_id": word(n.nvmlDeviceGetPciInfo, lambda pci: _pci_id(pci.pciDeviceId)),
+        "compute_capability": word(n.nvmlDeviceGetCudaComputeCapability, lambda pair: f"{pair[0]}.{pair[1]}"),
+        "memory_bytes": _or_unknown(ask(n.nvmlDeviceGetMemoryInfo, take=lambda memory: memory.total)),
+        "bar1_bytes": ask(n.nvmlDeviceGetBAR1MemoryInfo, take=lambda memory: memory.bar1Total),
+        "link_width": ask(n.nvmlDeviceGetCurrPcieLinkWidth),
+        "link_width_max": ask(n.nvmlDeviceGetMaxPcieLinkWidth),
+        "link_gen": ask(n.nvmlDeviceGetCurrPcieLinkGeneration),
+        "link_gen_max": ask(n.nvmlDeviceGetMaxPcieLinkGeneration),
+        "replays": ask(n.nvmlDeviceGetPcieReplayCounter),
+        "persistence": ask(n.nvmlDeviceGetPersistenceMode, take=bool),
+        "ecc": item(n.nvmlDeviceGetEccMode, 0, bool),
+        "ecc_pending": item(n.nvmlDeviceGetEccMode, 1, bool),
+        "ecc_uncorrected": ask(
+            n.nvmlDeviceGetTotalEccErrors, n.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, n.NVML_VOLATILE_ECC
+        ),
+        "remap_pending": item(n.nvmlDeviceGetRemappedRows, 2, bool),
+        "remap_failed": item(n.nvmlDeviceGetRemappedRows, 3, bool),
+        "mig": item(n.nvmlDeviceGetMigMode, 0, bool),
+        "mig_pending": item(n.nvmlDeviceGetMigMode, 1, bool),
+        "power_limit_mw": ask(n.nvmlDeviceGetPowerManagementLimit),
+        "power_limit_default_mw": ask(n.nvmlDeviceGetPowerManagementDefaultLimit),
+        "power_limit_min_mw": item(n.nvmlDeviceGetPowerManagementLimitConstraints, 0, int),
+        "power_limit_max_mw": item(n.nvmlDeviceGetPowerManagementLimitConstraints, 1, int),
+        "clock_event_reasons": ask(n.nvmlDeviceGetCurrentClocksEventReasons),
+        "addressing_mode": ask(n.nvmlDeviceGetAddressingMode, take=_addressing),
+        "recovery_action": ask(lambda gpu: _field(pynvml, gpu, RECOVERY_ACTION)),
+        "gsp_version": ask(n.nvmlDeviceGetGspFirmwareVersion, take=_gsp),
+        "numa_node": ask(n.nvmlDeviceGetNumaNodeId),
+        "temperature_c": ask(n.nvmlDeviceGetTemperature, n.NVML_TEMPERATURE_GPU),
+        "utilization_percent": ask(n.nvmlDeviceGetUtilizationRates, take=lambda rates: rates.gpu),
+        "processes": _or_unknown(ask(lambda gpu: _processes(pynvml, gpu))),
+    }
+
+
+def _or_unknown(answer: Any) -> Any:
+    return unknown("NVML: not supported") if answer is None else answer
+
+
+def _pci_id(number: int) -> str:
+    """NVML gives device and vendor in one word, 0x2bb510de."""
+    return f"{number & 0xFFFF:04x}:{number >> 16:04x}"
+
+
+def _addressing(answer: Any) -> str:
+    value = int(getattr(answer, "value", answer))
+    return ADDRESSING.get(value, str(value))
+
+
+def _gsp(answer: Any) -> str:
+    value = getattr(answer, "value", answer)
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _field(pynvml: Any, handle: Any, field: int) -> int:
+    answer = pynvml.nvmlDeviceGetFieldValues(handle, [field])[0]
+    if answer.nvmlReturn != pynvml.NVML_SUCCESS:
+        raise pynvml.NVMLError(answer.nvmlReturn)
+    return int(answer.value.uiVal)
+
+
+def _processes(pynvml: Any, handle: Any) -> list[dict[str, Any]]:
+    found = {}
+    for question in (pynvml.nvmlDeviceGetComputeRunningProcesses, pynvml.nvmlDeviceGetGraphicsRunningProcesses):
+        try:
+            answers = question(handle)
+        except pynvml.NVMLError_NotSupported:
+            continue
+        for process in answers:
+            found[process.pid] = {
+                "pid": process.pid,
+                "name": name_of(process.pid),
+                "memory_bytes": unknown("NVML: not available")
+                if process.usedGpuMemory is None
+                else process.usedGpuMemory,
+                "unit": unit_of(process.pid),
+            }
+    return [found[pid] for pid in sorted(found)]
+
+
+def _pairs(handles: dict[int, Any], ask: Callable[[Any, Any], str]) -> dict[str, str]:
+    """An answer for every ordered pair, "0>1"."""
+    return {f"{one}>{other}": ask(handles[one], handles[other]) for one in handles for other in handles if one != other}
+
+
+def _p2p(pynvml: Any, one: Any, other: Any) -> str:
+    """ "ok" when `one` may read and write the memory of `other`."""
+    for direction, index in (("read", pynvml.NVML_P2P_CAPS_INDEX_READ), ("write", pynvml.NVML_P2P_CAPS_INDEX_WRITE)):
+        try:
+            status = pynvml.nvmlDeviceGetP2PStatus(one, other, index)
+        except pynvml.NVMLError as error:
+            return f"{direction}: {error.value} {error}"
+        if status != 0:
+            return f"{direction}: {P2P.get(status, status)}"
+    return "ok"
+
+
+def _topology(pynvml: Any, one: Any, other: Any) -> str:
+    try:
+        level = pynvml.nvmlDeviceGetTopologyCommonAncestor(one, other)
+    except pynvml.NVMLError as error:
+        return f"{error.value} {error}"
+    return TOPOLOGY.get(level, str(level))

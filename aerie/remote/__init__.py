@@ -1,0 +1,8 @@
+"""The one door to a host: run a program there, put a file there, read its snapshot; over ssh, or locally."""
+
+from .connection import Unreachable
+from .exchange import Result
+from .probing import Unprobed, probe, probe_all
+from .running import put, run
+
+__all__ = ["Result", "Unprobed", "Unreachable", "probe", "probe_all", "put", "run"]
