@@ -172,7 +172,7 @@ EXAMPLES: tuple[Example, ...] = (
     example("base.time-unsynchronized", {"base/is_time_synchronized": False}),
     example("base.failed-units", {"base/failed_units": ["mdmonitor.service"]}, "mdmonitor.service"),
     example("base.packages-missing", {f"{PACKAGES}/mokutil": GONE}, "without mokutil"),
-    example("base.packages-missing", {f"{PACKAGES}/mokutil/status": "rc"}, "without mokutil", name="removed-but-configured"),
+    example("base.packages-missing", {f"{PACKAGES}/mokutil/status": "rc"}, "without mokutil", name="removed"),
     example("base.unknown", {"base/is_time_synchronized": {"unknown": "timedatectl: exit 1"},
                              "gpus/3/ecc": {"unknown": "999 Unknown Error"}},
             "base.is_time_synchronized (timedatectl: exit 1); gpus[3].ecc (999 Unknown Error)"),
