@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 RUN = "a run's id, or latest"
 INVENTORY = "path of the inventory; default inventory/hosts.yml"
+LOCK = "name of a lock"
 JSON = "one JSON document on stdout"
 
 
@@ -123,7 +124,7 @@ def approve(c: Context, run: str, step: str, reason: str = "") -> None:
 
 @task(auto_shortflags=False, help={"check": "fail where a page is not current; write nothing"})
 def docs(c: Context, check: bool = False) -> None:
-    """Write runbooks/*/README.md from the steps' own docs."""
+    """Write the pages that are made from their sources: READMEs of runbooks, docs/lock.md."""
     from aerie import readme
 
     if check or c.config.run.dry:
@@ -143,6 +144,73 @@ def snapshot(c: Context, host: str, inventory: str | None = None) -> None:
 
     found = remote.probe(named(host, Path(inventory) if inventory else None))
     sys.stdout.write(jsonlib.dumps(asdict(found), sort_keys=True) + "\n")
+
+
+@task(
+    name="show",
+    auto_shortflags=False,
+    positional=["name"],
+    help={
+        "name": LOCK,
+        "host": "put in what the inventory changes for this host",
+        "inventory": INVENTORY,
+        "json": JSON,
+    },
+)
+def lock_show(c: Context, name: str, host: str = "", inventory: str | None = None, json: bool = False) -> None:
+    """Show every value of a lock."""
+    from aerie import inventory as hosts
+    from aerie import lock
+    from aerie.report import locks
+
+    path = Path(inventory) if inventory else None
+    variables = hosts.host(host, path).variables if host else {}
+    found = lock.with_variables(lock.load(name, hosts.folder(path)), variables)
+    _show(locks.lock_view(found, host), found.model_dump(mode="json", by_alias=True), json=json)
+
+
+@task(
+    name="diff",
+    auto_shortflags=False,
+    positional=["before", "after"],
+    help={"before": LOCK, "after": LOCK, "inventory": INVENTORY, "json": JSON},
+)
+def lock_diff(c: Context, before: str, after: str, inventory: str | None = None, json: bool = False) -> None:
+    """Show what differs between two locks."""
+    from aerie import inventory as hosts
+    from aerie import lock
+    from aerie.lock import difference
+    from aerie.report import locks
+
+    folder = hosts.folder(Path(inventory) if inventory else None)
+    old, new = lock.load(before, folder), lock.load(after, folder)
+    _show(locks.diff_view(old, new), difference.to_dict(old, new), json=json)
+
+
+@task(
+    name="capture",
+    auto_shortflags=False,
+    help={
+        "host": "name in the inventory",
+        "name": "of the new lock; the host's name unless given",
+        "like": "a lock to take from what a host does not tell; the host's own unless given",
+        "check": "only print it; write nothing (so does invoke --dry)",
+        "inventory": INVENTORY,
+    },
+)
+def lock_capture(
+    c: Context, host: str, name: str = "", like: str = "", check: bool = False, inventory: str | None = None
+) -> None:
+    """Write a lock from what a host is, and print it."""
+    from aerie import inventory as hosts
+    from aerie.lock import capture
+
+    path = Path(inventory) if inventory else None
+    captured = capture.of_host(hosts.host(host, path), hosts.folder(path), name=name, like=like)
+    if not (check or c.config.run.dry):
+        written = capture.write_new(captured, hosts.folder(path))
+        _console(sys.stderr).print(f"written {written}")
+    sys.stdout.write(captured.text)
 
 
 @task(auto_shortflags=False, help={"only": "one check, or a part of the tests: unit, engine, lab"})
@@ -222,4 +290,5 @@ def _listening(*, json: bool) -> "Iterator[Listener]":
             yield listener
 
 
-namespace = Collection(approve, docs, report, resume, runbook, runs, snapshot, test, lab)
+lock = Collection("lock", lock_capture, lock_diff, lock_show)
+namespace = Collection(approve, docs, report, resume, runbook, runs, snapshot, test, lab, lock)

@@ -1,5 +1,6 @@
-"""runbooks/<name>/README.md, made from the runbook and from its steps' `doc`, so that it cannot drift from them."""
+"""Pages made from what they describe, so that they cannot drift from it: READMEs of runbooks, docs/lock.md."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +27,7 @@ class Page:
 
 
 def emit() -> tuple[Page, ...]:
-    """Write the README of every runbook; returns the pages that were not current before."""
+    """Write every page; returns the pages that were not current before."""
     stale = _stale()
     for page in stale:
         write_atomic(page.path, page.text.encode())
@@ -39,13 +40,22 @@ def check() -> None:
         raise AerieError(
             "generated files",
             seen=", ".join(str(page.path.relative_to(repository())) for page in stale) + " out of date",
-            expected="what the runbooks and the steps' docs say now",
+            expected="what their sources say now",
             remedy="Run ./invoke docs and commit the result.",
         )
 
 
 def _stale() -> tuple[Page, ...]:
-    folders = sorted(path.parent for path in (repository() / "runbooks").glob("*/runbook.yml"))
-    runbooks = (spec.load(folder.name) for folder in folders)
-    pages = (Page(path=path(loaded), text=readme(loaded)) for loaded in runbooks)
-    return tuple(page for page in pages if not page.is_current)
+    return tuple(page for kind in (_runbooks, _lock) for page in kind() if not page.is_current)
+
+
+def _runbooks() -> Iterator[Page]:
+    for file in sorted((repository() / "runbooks").glob("*/runbook.yml")):
+        loaded = spec.load(file.parent.name)
+        yield Page(path=path(loaded), text=readme(loaded))
+
+
+def _lock() -> Iterator[Page]:
+    from .lock.page import text
+
+    yield Page(path=repository() / "docs" / "lock.md", text=text())

@@ -13,7 +13,7 @@ __all__ = ["Gpus", "Host", "Waiver", "require_local"]
 
 
 class _Variable(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 def _bus_id(text: str) -> str:
@@ -28,17 +28,18 @@ BusId = Annotated[
 
 
 class Gpus(_Variable):
-    """The GPUs that a host ought to have: the variable aerie_gpus.
-
-    count: 0 for a host without. model: part of the name that NVML gives, "" for any. bus_ids: as the kernel writes
-    them, "0000:05:00.0". power_limit_w: watts per GPU, None leaves what the card came with.
-    """
+    """The GPUs that a host ought to have."""
 
     count: int = Field(default=0, ge=0, le=64)
+    """How many; a host without GPUs has no findings of driver, interconnect and cuda."""
     model: str = ""
+    """A part of the name that NVML gives; "" for any."""
     bus_ids: tuple[BusId, ...] = ()
+    """As `lspci -D` writes them, "0000:05:00.0": lets `plan` name a GPU that is gone."""
     serials: tuple[str, ...] = ()
+    """Serial numbers, for the same."""
     power_limit_w: int | None = Field(default=None, ge=1)
+    """Watts per GPU; without it the limit that the card came with stays."""
 
     @model_validator(mode="after")
     def _counts_agree(self) -> "Gpus":
@@ -51,11 +52,14 @@ class Gpus(_Variable):
 
 
 class Waiver(_Variable):
-    """A finding that does not count on a host: one item of the variable aerie_waivers."""
+    """A finding that does not count on a host."""
 
     finding: str = Field(pattern=r"^[a-z]+\.[a-z0-9-]+$")
+    """Its id."""
     reason: str
-    expires: date  # the last day on which it holds
+    """Why it may stay; `plan` shows it."""
+    expires: date
+    """The last day on which the waiver holds, "2027-03-31"."""
 
     @model_validator(mode="after")
     def _has_reason(self) -> "Waiver":

@@ -30,11 +30,14 @@ CONNECTION = ("ansible_connection", "ansible_host", "ansible_port", "ansible_use
 class Own(BaseModel):
     """Variables of a host that no role reads."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
 
     aerie_lock: str | None = Field(default=None, min_length=1)
+    """The lock that the host must match."""
     aerie_gpus: Gpus = Gpus()
+    """The GPUs that it ought to have."""
     aerie_waivers: tuple[Waiver, ...] = ()
+    """Findings that may stay for a time."""
 
 
 class _NotFilledIn(Exception):

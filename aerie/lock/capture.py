@@ -5,13 +5,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aerie.errors import AerieError, UsageError
 from aerie.paths import repository, shown
 from aerie.snapshot import Package, Snapshot, Unknown
 
-from .files import SUFFIX
+from .files import SUFFIX, load
 from .model import (
     SCHEMA,
     Base,
@@ -30,7 +30,10 @@ from .model import (
 from .repositories import of_system
 from .toml import to_toml
 
-__all__ = ["Captured", "capture", "requirements", "write_new"]
+__all__ = ["Captured", "capture", "of_host", "requirements", "write_new"]
+
+if TYPE_CHECKING:
+    from aerie.inventory import Host
 
 T = TypeVar("T")
 # Words of the command line that are about GPUs; the rest (root=, console=) is a host's own.
@@ -72,6 +75,19 @@ class _Capture:
         if isinstance(found, Unknown):
             raise _cannot("packages", found.unknown, "dpkg's list", "Look why dpkg does not answer.")
         return {name: package for name, package in found.items() if package.status == "ii"}
+
+
+def of_host(host: "Host", folder: Path, *, name: str = "", like: str = "") -> Captured:
+    """The lock that the host matches, read from it in one round trip; changes nothing.
+
+    name: of the lock, the host's unless given. like: name of a lock as `capture` takes it, the host's own unless given.
+    Raises as `capture`, and as `remote.probe` for a host that cannot be read.
+    """
+    from aerie import remote
+
+    known = like or host.lock
+    found = load(known, folder) if known else None
+    return capture(remote.probe(host), name or host.name, like=found, requirements=requirements())
 
 
 def capture(
@@ -116,9 +132,8 @@ def write_new(captured: Captured, folder: Path) -> Path:
         with open(file, "x", encoding="utf-8") as new:
             new.write(captured.text)
     except FileExistsError as error:
-        raise UsageError(
-            "--name", seen=f"{shown(file)}, which exists", expected="a new name", remedy="Locks are not overwritten."
-        ) from error
+        seen, remedy = f"{shown(file)}, which exists", "A lock is never overwritten."
+        raise UsageError("--name", seen=seen, expected="a new name", remedy=remedy) from error
     return file
 
 
@@ -253,9 +268,9 @@ def _python(host: _Capture) -> Python:
 def _storage(host: _Capture) -> Storage:
     storage, mounts = host.like.storage if host.like else Storage(), host.snapshot.storage.filesystems
     under = [point for point in mounts if Path(storage.path).is_relative_to(point)]
-    if not under:
-        return storage
-    disk = mounts[max(under, key=len)]
+    disk = mounts[max(under, key=len)] if under else None
+    if disk is None or isinstance(disk, Unknown):
+        return host.known("storage", disk, storage)
     update: dict[str, Any] = {}
     if disk.readahead_kib is not None:
         update["readahead_kib"] = disk.readahead_kib

@@ -2,6 +2,7 @@
 
 import hashlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aerie.errors import UsageError
 from aerie.paths import repository, shown
@@ -10,8 +11,12 @@ from aerie.tomlfile import parse
 
 from .model import Lock, PythonEnvironment
 from .repositories import of_system, tree_of
+from .variables import with_variables
 
-__all__ = ["load", "names", "path"]
+if TYPE_CHECKING:
+    from aerie.inventory import Host
+
+__all__ = ["load", "names", "of_host", "path"]
 
 SUFFIX = ".lock.toml"
 
@@ -29,6 +34,14 @@ def load(name: str, folder: Path | None = None) -> Lock:
     if lock is None or document.problems:
         raise SpecError(document.problems)
     return lock
+
+
+def of_host(host: "Host", folder: Path | None = None) -> Lock:
+    """The lock that the inventory gives the host, with the host's own variables put in. Raises as `load`."""
+    if host.lock is None:
+        remedy = f"Set aerie_lock to one of {', '.join(names(folder))}, in group_vars/ or host_vars/{host.name}/."
+        raise UsageError(f"host {host.name}", seen="no aerie_lock", expected="the name of a lock", remedy=remedy)
+    return with_variables(load(host.lock, folder), host.variables)
 
 
 def path(name: str, folder: Path | None = None) -> Path:

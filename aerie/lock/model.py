@@ -6,7 +6,7 @@ docs/lock.md is made from the texts under the fields.
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from aerie.layers import LAYERS
 
@@ -30,6 +30,7 @@ SCHEMA = "aerie.lock/1"
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Fingerprint = Annotated[str, Field(pattern=r"^[0-9A-F]{40}$")]
 Version = Annotated[str, Field(pattern=r"^\d+(\.\d+)+$")]
+Wheel = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+(\[[A-Za-z0-9,._-]+\])?==[0-9]")]
 System = Annotated[str, Field(pattern=r"^[a-z]+-\d+(\.\d+)*$")]
 FindingId = Annotated[str, Field(pattern=rf"^({'|'.join(LAYERS)})\.[a-z0-9]+(-[a-z0-9]+)*$")]
 
@@ -148,14 +149,8 @@ class Cuda(_Table):
     """The toolkit's folder."""
     packages: tuple[CudaPackage, ...] = ()
     """Of source "apt"."""
-    wheels: tuple[str, ...] = ()
+    wheels: tuple[Wheel, ...] = ()
     """Requirement lines of source "wheels", each with its version: "nvidia-cuda-nvcc==13.1.115"."""
-
-    @model_validator(mode="after")
-    def _is_exact(self) -> "Cuda":
-        if loose := [line for line in self.wheels if "==" not in line]:
-            raise ValueError(f"wheel {loose[0]!r}, expected name==version")
-        return self
 
 
 class PythonEnvironment(_Table):

@@ -20,7 +20,7 @@ def with_variables(lock: Lock, variables: Mapping[str, Any]) -> Lock:
     """The lock of one host: `lock` with those role variables of its inventory that are fields of the lock.
 
     Variables win, as group_vars and host_vars do over the lock. Others are left alone. `inventory` has checked
-    their types; raises pydantic's ValidationError for a value that the lock's own model refuses.
+    their types by the lock's own model; raises pydantic's ValidationError for values that it did not check.
     """
     tables = lock.model_dump(mode="json", by_alias=True)
     for layer in LAYERS:
