@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Collection, Iterator
 
-from aerie.snapshot import Gpu, Unknown
+from aerie.snapshot import Gpu
 
 from .case import Case, address, known, of_gpus
 from .model import Finding, Fix
 
-__all__ = ["is_lost", "judge", "present"]
+__all__ = ["judge", "lost_at", "present"]
 
 # NVML's field 230; a reboot does what the two resets do, too.
 RECOVERY = {1: "GPU reset", 2: "node reboot", 3: "drain P2P", 4: "drain and reset"}
@@ -28,9 +28,9 @@ def judge(case: Case, mine: Collection[str]) -> Iterator[Finding]:
         return
     if "driver.closed-module" not in mine:
         yield from _absent(case, gpus)
-    lost = {gpu.index: "lost" for gpu in gpus if is_lost(gpu)}
-    if lost:
-        yield case.finding("driver.gpu-lost", seen=of_gpus(lost, gpus), expected="every GPU answers")
+    if lost := lost_at(case):
+        seen = "; ".join(f"{where}: {error}" for where, error in lost.items())
+        yield case.finding("driver.gpu-lost", seen=seen, expected="every GPU answers")
     alive = present(case)
     yield from _memory(case, alive)
     yield from _modes(case, alive)
@@ -39,26 +39,38 @@ def judge(case: Case, mine: Collection[str]) -> Iterator[Finding]:
 
 def present(case: Case) -> tuple[Gpu, ...]:
     """The GPUs that answer."""
-    return tuple(gpu for gpu in known(case.snapshot.gpus) or () if not is_lost(gpu))
+    return tuple(gpu for gpu in known(case.snapshot.gpus) or () if gpu.error is None)
 
 
-def is_lost(gpu: Gpu) -> bool:
-    """Did NVML answer "GPU is lost" to any question about it?"""
-    values = (getattr(gpu, name) for name in Gpu.__dataclass_fields__)
-    return any(isinstance(value, Unknown) and "lost" in value.unknown.lower() for value in values)
+def lost_at(case: Case) -> dict[str, str]:
+    """NVML's error by the PCI address of each GPU that does not answer.
+
+    NVML may not even tell the address of such a card: it is then the one on the bus that no other card has.
+    """
+    lost = [gpu for gpu in known(case.snapshot.gpus) or () if gpu.error is not None]
+    free = iter(_unclaimed(case))
+    return {address(gpu.bus_id) if gpu.bus_id else next(free, f"GPU {gpu.index}"): str(gpu.error) for gpu in lost}
+
+
+def _unclaimed(case: Case) -> list[str]:
+    """Addresses on the bus that no GPU of NVML's has."""
+    claimed = {address(gpu.bus_id) for gpu in known(case.snapshot.gpus) or () if gpu.bus_id}
+    return [one for gpu in known(case.snapshot.pci_gpus) or () if (one := address(gpu.bus_id)) not in claimed]
 
 
 def _absent(case: Case, gpus: tuple[Gpu, ...]) -> Iterator[Finding]:
     """On the bus, not in NVML: the driver did not take the card."""
-    shown = {address(gpu.bus_id) for gpu in gpus}
-    absent = [one for one in known(case.snapshot.pci_gpus) or () if address(one.bus_id) not in shown]
-    if absent:
-        names = ", ".join(f"{address(one.bus_id)} (bound to {one.driver or 'no driver'})" for one in absent)
-        yield case.finding(
-            "driver.gpu-missing",
-            seen=f"NVML shows {len(gpus)}, without {names}",
-            expected=f"all {len(gpus) + len(absent)} on the bus",
-        )
+    nameless = sum(not gpu.bus_id for gpu in gpus)
+    absent = _unclaimed(case)[nameless:]
+    if not absent:
+        return
+    drivers = {address(gpu.bus_id): gpu.driver for gpu in known(case.snapshot.pci_gpus) or ()}
+    names = ", ".join(f"{one} (bound to {drivers[one] or 'no driver'})" for one in absent)
+    yield case.finding(
+        "driver.gpu-missing",
+        seen=f"NVML shows {len(gpus)}, without {names}",
+        expected=f"all {len(gpus) + len(absent)} on the bus",
+    )
 
 
 def _which(gpus: Collection[Gpu], text: Callable[[Gpu], str | None]) -> dict[int, str]:

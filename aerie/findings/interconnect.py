@@ -37,7 +37,7 @@ def _bus(case: Case) -> Iterator[Finding]:
         seen = f"{len(on_bus)} on the bus" + (f", without {', '.join(absent)}" if absent else "")
         yield case.finding("interconnect.gpu-missing", seen=seen, expected=f"{wanted.count} of the inventory")
         return
-    others = {gpu.index: gpu.name for gpu in gpus if wanted.model not in gpu.name}
+    others = {gpu.index: gpu.name for gpu in cards.present(case) if wanted.model not in gpu.name}
     if others and len(gpus) - len(others) < wanted.count:
         seen = f"{len(gpus) - len(others)} {wanted.model}; {of_gpus(others, gpus)}"
         yield case.finding("interconnect.gpu-missing", seen=seen, expected=f"{wanted.count} {wanted.model}")

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from aerie.snapshot import Filesystem
+from aerie.snapshot import Filesystem, Unknown
 
-from .case import Case
+from .case import Case, known
 from .model import Finding
 
-__all__ = ["judge"]
+__all__ = ["below", "judge"]
 
 GB = 10**9
 
@@ -16,35 +16,35 @@ GB = 10**9
 def judge(case: Case) -> Iterator[Finding]:
     """The findings of the layer storage."""
     lock = case.lock.storage
-    below = _below(case)
-    if below is None:
+    there = known(below(case))
+    if there is None:
         return
-    if lock.device and below.path != lock.path:
+    if lock.device and there.path != lock.path:
         yield case.finding(
-            "storage.path-missing", seen=f"{lock.path} lies on {below.path}", expected=f"{lock.device} mounted there"
+            "storage.path-missing", seen=f"{lock.path} lies on {there.path}", expected=f"{lock.device} mounted there"
         )
         return
-    if below.free_bytes < lock.min_free_gb * GB:
+    if there.free_bytes < lock.min_free_gb * GB:
         yield case.finding(
             "storage.free-low",
-            seen=f"{below.free_bytes / GB:.0f} GB free on {below.path}",
+            seen=f"{there.free_bytes / GB:.0f} GB free on {there.path}",
             expected=f"{lock.min_free_gb} GB",
-            path=below.path,
+            path=there.path,
         )
-    if below.readahead_kib is not None and below.readahead_kib < lock.readahead_kib:
+    if there.readahead_kib is not None and there.readahead_kib < lock.readahead_kib:
         yield case.finding(
             "storage.readahead-low",
-            seen=f"{below.readahead_kib} KiB on {below.disk}",
+            seen=f"{there.readahead_kib} KiB on {there.disk}",
             expected=f"{lock.readahead_kib} KiB",
         )
-    if below.scheduler is not None and below.scheduler != lock.scheduler:
+    if there.scheduler is not None and there.scheduler != lock.scheduler:
         yield case.finding(
-            "storage.scheduler-wrong", seen=f"{below.scheduler} on {below.disk}", expected=lock.scheduler
+            "storage.scheduler-wrong", seen=f"{there.scheduler} on {there.disk}", expected=lock.scheduler
         )
 
 
-def _below(case: Case) -> Filesystem | None:
-    """The file system that the lock's path lies on."""
+def below(case: Case) -> Filesystem | Unknown | None:
+    """The file system that the lock's path lies on; None where none is known."""
     path = PurePosixPath(case.lock.storage.path)
     mounts = case.snapshot.storage.filesystems
     return next((mounts[str(one)] for one in (path, *path.parents) if str(one) in mounts), None)

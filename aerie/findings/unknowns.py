@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterator
 
 from aerie.snapshot import Gpu, Unknown
 
+from . import storage
 from .case import Case
-from .gpus import is_lost
 from .model import Finding
 
 __all__ = ["judge"]
@@ -48,9 +48,8 @@ def _host(case: Case) -> Iterator[tuple[str, object]]:
         yield f"base.{name}", getattr(base, name)
     for source in base.apt_sources if not isinstance(base.apt_sources, Unknown) else ():
         yield f"base.apt_sources[{source.uri}].fingerprints", source.fingerprints
-    yield from (
-        (f"base.sysctl[{key}]", Unknown(unknown="not there")) for key in lock.base.sysctl if key not in base.sysctl
-    )
+    for key in sorted(lock.base.sysctl.keys() - base.sysctl.keys()):
+        yield f"base.sysctl[{key}]", Unknown(unknown="not among what is read")
     if lock.kernel.series or case.has_gpus:
         yield "kernel.next_release", kernel.next_release
     if lock.kernel.cmdline:
@@ -59,6 +58,9 @@ def _host(case: Case) -> Iterator[tuple[str, object]]:
     for name, environment in snapshot.python.environments.items():
         if name in wanted:
             yield f"python.environments.{name}", environment.requirements_sha256
+    below = storage.below(case)
+    if isinstance(below, Unknown):
+        yield f"storage of {lock.storage.path}", below
     yield "engine.listening", engine.listening
     yield "engine.units", engine.units
 
@@ -83,7 +85,7 @@ def _gpus(case: Case, found: Collection[str]) -> Iterator[tuple[str, object]]:
         yield "gpus", snapshot.gpus
         return
     for gpu in snapshot.gpus:
-        if not is_lost(gpu):
+        if gpu.error is None:
             for name in Gpu.__dataclass_fields__:
                 if name not in FREE:
                     yield f"gpus[{gpu.index}].{name}", getattr(gpu, name)

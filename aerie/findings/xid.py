@@ -10,7 +10,7 @@ from types import MappingProxyType
 from aerie.snapshot import Xid
 
 from .case import Case, address, known
-from .gpus import is_lost
+from .gpus import lost_at
 from .model import Finding, Severity
 
 __all__ = ["Action", "actions", "judge"]
@@ -68,9 +68,9 @@ def _is_explained(case: Case, xid: Xid, mine: Collection[str]) -> bool:
     action = _action(xid).name
     if action == CLOSED_MODULE and "driver.closed-module" in mine:
         return True
-    gpus = [gpu for gpu in known(case.snapshot.gpus) or () if address(gpu.bus_id) == address(xid.bus_id)]
-    if any(is_lost(gpu) for gpu in gpus):
+    if address(xid.bus_id) in lost_at(case):
         return True  # driver.gpu-lost says the same and what to do
+    gpus = [gpu for gpu in known(case.snapshot.gpus) or () if address(gpu.bus_id) == address(xid.bus_id)]
     return action == RECOVERY and any(known(gpu.recovery_action) for gpu in gpus)
 
 

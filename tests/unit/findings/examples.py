@@ -134,6 +134,14 @@ def xid(code: int, gpu: int = 0, text: str = "") -> dict[str, Any]:
     return {"time": "2026-11-30T01:00:00Z", "code": code, "bus_id": BUS_IDS[gpu], "text": text}
 
 
+def lost(index: int) -> dict[str, Any]:
+    """Changes after which NVML gives no access to this GPU: its names are empty, its values unknown."""
+    card = read("healthy")["gpus"][index]
+    words = dict.fromkeys(("uuid", "bus_id", "name", "pci_id", "compute_capability"), "")
+    unread = {key: {"unknown": "15 GPU is lost"} for key in card if key not in words and key != "index"}
+    return {f"gpus/{index}": {**unread, **words, "index": index, "error": "15 GPU is lost"}}
+
+
 def source(uri: str, signed_by: str, key: str) -> dict[str, Any]:
     file = f"/etc/apt/sources.list.d/{uri.split('/')[-3]}-too.list"
     return {"file": file, "uri": uri, "suites": ["/"], "signed_by": signed_by, "fingerprints": [key]}
@@ -249,10 +257,9 @@ EXAMPLES: tuple[Example, ...] = (
     # driver: cards
     example("driver.gpu-missing", {"gpus/3": GONE, "pci_gpus/3/driver": None},
             f"NVML shows 7, without {FIRST} (bound to no driver)"),
-    example("driver.gpu-lost",
-            {**{f"gpus/3/{key}": {"unknown": "GPU is lost"} for key in ("memory_bytes", "bar1_bytes", "ecc")},
-             "xids": [xid(79, 3)]},
-            f"GPU 3 ({FIRST}): lost"),
+    example("driver.gpu-lost", {**lost(3), "xids": [xid(79, 3)]}, f"{FIRST}: 15 GPU is lost"),
+    example("driver.gpu-lost", {**lost(3), "gpus/3/bus_id": BUS_IDS[3], "xids": [xid(79, 3)]},
+            f"{FIRST}: 15 GPU is lost", name="with-its-address"),
     example("driver.ecc-off", {"gpus/3/ecc": False, "gpus/3/ecc_pending": False}, f"GPU 3 ({FIRST}): off"),
     example("driver.ecc-pending", {"gpus/3/ecc": False}, f"GPU 3 ({FIRST}): off now, on at the next boot"),
     example("driver.ecc-errors", {"gpus/3/ecc_uncorrected": 2}, f"GPU 3 ({FIRST}): 2 uncorrectable"),
