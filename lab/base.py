@@ -24,7 +24,7 @@ SUITES = (("Ubuntu", "noble", "main,universe"), ("Debian", "trixie", "main"), ("
 
 PACKAGES = (
     "systemd", "systemd-sysv", "dbus", "openssh-server", "python3", "python3-apt", "iproute2", "iputils-ping", "procps",
-    "kmod", "sudo", "ca-certificates", "gnupg", "curl", "less",
+    "kmod", "sudo", "ca-certificates", "gnupg", "curl", "less", "pciutils", "initramfs-tools", "systemd-journal-remote",
 )  # fmt: skip
 
 # https to package indexes may go through a proxy that only this machine's own certificates vouch for.

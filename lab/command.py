@@ -12,6 +12,10 @@ __all__ = ["require_machine", "run"]
 
 # program → the Debian and Ubuntu package that has it
 PROGRAMS: Mapping[str, str] = {
+    "apt-ftparchive": "apt-utils",
+    "dpkg-deb": "dpkg",
+    "gcc": "gcc libc6-dev",
+    "gpg": "gnupg",
     "ip": "iproute2",
     "mmdebstrap": "mmdebstrap",
     "nft": "nftables",

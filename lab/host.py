@@ -24,8 +24,18 @@ class LabHost:
 
     @property
     def inventory(self) -> Path:
-        """The Ansible inventory of the whole lab; its group is `lab`."""
-        return self.state / "inventory.yml"
+        """The Ansible inventory of the whole lab; its group is `lab`. Locks lie in locks/ beside it."""
+        return self.state / "inventory/hosts.yml"
+
+    @property
+    def folder(self) -> Path:
+        """The host's files on this machine: upper/ is what it wrote over the base image."""
+        return self.state / "hosts" / self.name
+
+    @property
+    def has_gpus(self) -> bool:
+        """Are cards plugged in?"""
+        return (self.folder / "upper/etc/lab/scenario.json").exists()
 
     def ssh(
         self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60

@@ -8,7 +8,6 @@ import fcntl
 import itertools
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -23,21 +22,21 @@ from aerie.errors import AerieError, UsageError
 from aerie.paths import state_dir
 from aerie.runbook.step import write_atomic
 
-from . import cgroups, network
-from .access import lab_key, make_key, write_access
+from . import cgroups, network, scenario
+from .access import lab_key, write_access, write_locks
 from .base import base_image
 from .command import require_machine, run
 from .host import LabHost
+from .prepare import MAX_HOSTS, prepare
 
-__all__ = ["GIB", "HostStatus", "down", "status", "up"]
+__all__ = ["GIB", "HostStatus", "down", "gpu", "status", "up"]
 
 GIB = 1 << 30
-MAX_HOSTS = 99
 BOOT_TIMEOUT_S = 60  # 0.7 s was measured on a quiet machine, 2.7 s under load
 REBOOT_TIMEOUT_S = 15  # 0.9 s was measured on a quiet machine, 4.1 s under load
 LOCK_TIMEOUT_S = 120
 LOCK = Path("/run/lock/aerie-lab.lock")  # one for the machine: the bridge is one
-FILES = Path(__file__).resolve().parent / "files"
+SUPERVISE = Path(__file__).resolve().parent / "supervise.py"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,16 +51,22 @@ class HostStatus:
 
 
 def up(
-    count: int, *, memory_bytes: int = 2 * GIB, say: Callable[[str], None] = lambda line: None
+    count: int,
+    *,
+    gpus: str = "none",
+    memory_bytes: int = 2 * GIB,
+    say: Callable[[str], None] = lambda line: None,
 ) -> tuple[LabHost, ...]:
     """lab01 to lab<count>, all of them answering on ssh with systemd started up. Those that run already are left alone.
 
+    gpus: the scenario of hosts that are not there yet, e.g. "healthy8"; "bare": cards and no driver; "none": no cards.
     memory_bytes: the limit of each host, page cache included; it is set on running hosts too.
     say: gets a line when something takes time. The first call on a machine builds the base image (about a minute).
     Hosts beyond `count` that run stay. A host that was switched off starts again with its files.
     """
     if not 1 <= count <= MAX_HOSTS:
         raise UsageError("lab.up", seen=count, expected=f"1 to {MAX_HOSTS} hosts", remedy="Ask for fewer hosts.")
+    chosen = None if gpus == "none" else scenario.load(gpus)
     require_machine()
     network.require_mine(_state())
     image = _base() or base_image(say)  # without the lock: a build takes a minute, and `down` must not wait for it
@@ -71,10 +76,47 @@ def up(
         hosts = tuple(_host(number) for number in range(1, count + 1))
         lab_key(_state())
         with ThreadPoolExecutor(max_workers=min(count, 8)) as pool:
-            is_new = list(pool.map(lambda host: _start(host, base, memory_bytes), hosts))
+            is_new = list(pool.map(lambda host: _start(host, base, memory_bytes, chosen), hosts))
             _write_access()
             list(pool.map(_wait, itertools.compress(hosts, is_new)))
     return hosts
+
+
+def gpu(name: str, wanted: str) -> scenario.Scenario:
+    """Give a running host with cards another scenario, at once; its driver stays as it was loaded."""
+    chosen = scenario.load(wanted)
+    require_machine()
+    network.require_mine(_state())
+    host = _running(name)
+    if not host.has_gpus:
+        raise UsageError(
+            name,
+            seen="a host without cards",
+            expected="one with",
+            remedy="invoke lab.down; invoke lab.up 1 --gpus bare",
+        )
+    _on(host, ["tee", "/etc/lab/scenario.json", "/etc/lab/until-reboot"], stdin=chosen.document().encode())
+    _on(host, ["/usr/local/sbin/lab-gpu", "apply"])
+    return chosen
+
+
+def _running(name: str) -> LabHost:
+    if name not in _names():
+        known = ", ".join(_names()) or "it has none"
+        raise UsageError("host", seen=name, expected=f"a host of the lab: {known}", remedy="See invoke lab.status.")
+    return _host(int(name.removeprefix("lab")))
+
+
+def _on(host: LabHost, argv: list[str], *, stdin: bytes = b"") -> None:
+    done = host.ssh(argv, stdin=stdin)
+    if done.returncode != 0:
+        tail = "\n".join(done.stderr.decode(errors="replace").strip().splitlines()[-10:])
+        raise AerieError(
+            f"{host.name}: {argv[0]}",
+            seen=f"exit {done.returncode}: {tail}",
+            expected="exit 0",
+            remedy="See invoke lab.status.",
+        )
 
 
 def down() -> tuple[str, ...]:
@@ -127,10 +169,6 @@ def _host(number: int) -> LabHost:
     return LabHost(name=f"lab{number:02}", address=network.address_of(number), state=_state())
 
 
-def _folder(name: str) -> Path:
-    return _state() / "hosts" / name
-
-
 def _names() -> list[str]:
     made = {path.name for path in (_state() / "hosts").glob("lab[0-9][0-9]")}
     cabled = {veth.removeprefix(network.veth_of("")) for veth in network.veths()}
@@ -149,7 +187,7 @@ def _status(name: str) -> HostStatus:
     )
 
 
-def _start(host: LabHost, base: Path, memory_bytes: int) -> bool:
+def _start(host: LabHost, base: Path, memory_bytes: int, cards: scenario.Scenario | None) -> bool:
     """False when the host runs already and answers; it is started otherwise."""
     made = cgroups.create(host.name)
     cgroups.limit_memory(host.name, memory_bytes)
@@ -157,56 +195,40 @@ def _start(host: LabHost, base: Path, memory_bytes: int) -> bool:
         return False
     cgroups.kill(host.name)  # what is left of a start that went wrong
     network.unplug(host.name)
-    _prepare(host)
+    prepare(host, cards)
     spec = {
         "name": host.name,
         "cgroups": [str(path) for path in made],
         "lower": str(base),
-        "folder": str(_folder(host.name)),
+        "folder": str(host.folder),
         "bridge": network.BRIDGE,
         "veth": network.veth_of(host.name),
         "address": f"{host.address}/{network.NETWORK.prefixlen}",
         "gateway": str(network.GATEWAY),
     }
-    with open(_folder(host.name) / "console.log", "ab") as console:
+    with open(host.folder / "console.log", "ab") as console:
         # Returns as soon as the supervisor is in the host's cgroups; from there on `down` finds it.
-        argv = [sys.executable, "-I", "-S", str(FILES.parent / "supervise.py"), json.dumps(spec)]
+        argv = [sys.executable, "-I", "-S", str(SUPERVISE), json.dumps(spec)]
         subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=console, stderr=console, cwd="/", check=True, timeout=30)
     return True
-
-
-def _prepare(host: LabHost) -> None:
-    """The host's own files, in the layer above the base image; those that are there already stay."""
-    folder = _folder(host.name)
-    etc = folder / "upper/etc"
-    for path in (folder / "work", folder / "root", etc / "ssh", etc / "lab", folder / "upper/usr/local/sbin"):
-        path.mkdir(parents=True, exist_ok=True)
-    (folder / "upper/root/.ssh").mkdir(mode=0o700, parents=True, exist_ok=True)
-    make_key(etc / "ssh/ssh_host_ed25519_key")
-    (etc / "hostname").write_text(f"{host.name}\n")
-    neighbours = "".join(f"{h.address} {h.name}\n" for h in map(_host, range(1, MAX_HOSTS + 1)))
-    (etc / "hosts").write_text(f"127.0.0.1 localhost\n{neighbours}")
-    (etc / "resolv.conf").write_bytes(_resolver())
-    shutil.copy(lab_key(_state()).with_suffix(".pub"), folder / "upper/root/.ssh/authorized_keys")
-    shutil.copy(FILES / "sysctl", etc / "lab/sysctl")
-    shutil.copy(FILES / "lab-init", folder / "upper/usr/local/sbin/lab-init")
-    (folder / "upper/usr/local/sbin/lab-init").chmod(0o755)
-
-
-def _resolver() -> bytes:
-    """The machine's name servers as a host can reach them."""
-    text = Path("/etc/resolv.conf").read_bytes()
-    behind = Path("/run/systemd/resolve/resolv.conf")  # what a local stub at 127.0.0.53 asks
-    return behind.read_bytes() if b"127.0.0.53" in text and behind.exists() else text
 
 
 def _write_access() -> None:
     rows = []
     for name in _names():
-        key = _folder(name) / "upper/etc/ssh/ssh_host_ed25519_key.pub"
+        host = _host(int(name.removeprefix("lab")))
+        key = host.folder / "upper/etc/ssh/ssh_host_ed25519_key.pub"
         if key.exists():
-            rows.append((_host(int(name.removeprefix("lab"))), key.read_text()))
+            rows.append((host, key.read_text()))
     write_access(_state(), rows)
+    write_locks(
+        _state(),
+        {
+            "URI": f"http://{network.GATEWAY}:8077/compute/cuda/repos/debian13/x86_64/",
+            "KEY_SHA256": "0" * 64,
+            "KEY_FINGERPRINT": "0" * 40,
+        },
+    )
 
 
 def _wait(host: LabHost) -> None:
@@ -224,7 +246,7 @@ def _wait(host: LabHost) -> None:
                 return
             seen = (answer.stdout + answer.stderr).decode(errors="replace").strip()
         time.sleep(0.05)
-    console = (_folder(host.name) / "console.log").read_text(errors="replace").splitlines()[-10:]
+    console = (host.folder / "console.log").read_text(errors="replace").splitlines()[-10:]
     raise AerieError(
         host.name,
         seen="\n".join([seen, *console]),

@@ -43,15 +43,32 @@ def _number(count: str) -> int:
 @task(
     auto_shortflags=False,
     positional=["count"],
-    help={"count": "how many hosts, 1 to 99", "memory-mib": "limit of each host's memory"},
+    help={
+        "count": "how many hosts, 1 to 99",
+        "gpus": "scenario of new hosts (lab/scenarios), bare: cards without a driver, none: no cards",
+        "memory-mib": "limit of each host's memory",
+    },
 )
-def up(c: Context, count: str, memory_mib: int = 2048) -> None:
+def up(c: Context, count: str, gpus: str = "none", memory_mib: int = 2048) -> None:
     """Bring up disposable hosts lab01, lab02 …"""
     from . import lifecycle as lab
 
-    hosts = lab.up(_number(count), memory_bytes=memory_mib << 20, say=_console(stderr=True).print)
+    hosts = lab.up(_number(count), gpus=gpus, memory_bytes=memory_mib << 20, say=_console(stderr=True).print)
     _console().print(_table(lab.status()))
     _console().print(f"next: ssh -F {hosts[0].ssh_config} {hosts[0].name}", markup=False, highlight=False)
+
+
+@task(
+    auto_shortflags=False,
+    positional=["host", "scenario"],
+    help={"host": "lab01 …", "scenario": "a name of lab/scenarios; healthy8: nothing is wrong"},
+)
+def gpu(c: Context, host: str, scenario: str) -> None:
+    """Give a running host's cards another scenario."""
+    from . import lifecycle as lab
+
+    chosen = lab.gpu(host, scenario)
+    _console().print(f"{host}: {chosen.about}; finding: {chosen.finding or 'none'}", markup=False, highlight=False)
 
 
 @task(auto_shortflags=False)
@@ -72,4 +89,4 @@ def status(c: Context) -> None:
     _console().print(_table(hosts) if hosts else "no lab host is up")
 
 
-collection = Collection("lab", up, down, status)
+collection = Collection("lab", up, down, gpu, status)
