@@ -7,6 +7,8 @@ import pytest
 
 from aerie import lock
 from aerie.errors import UsageError
+from aerie.inventory import specs
+from aerie.layers import LAYERS
 from aerie.lock import Lock
 from aerie.lock.repositories import trees
 from aerie.paths import repository
@@ -89,6 +91,18 @@ def test_a_locks_fields_are_the_roles_variables_as_plain_values():
     assert variables["cuda_packages"][0] == {"name": "cuda-nvcc-13-1", "version": "13.1.115-1"}
     assert variables["kernel_series"] == ["6.8"]
     assert not [key for key in variables if key.startswith(("name", "schema", "severity", "systems"))]
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_every_value_of_a_shipped_lock_is_one_that_its_role_takes(layer):
+    known, document = specs.options(layer), specs.Document(file=layer)
+    variables = {key: value for name in SHIPPED for key, value in lock.role_variables(lock.load(name)).items()}
+    own = {key: value for key, value in variables.items() if key.startswith(f"{layer}_")}
+    if known:
+        assert sorted(set(own) - set(known)) == []
+    for key in set(own) & set(known):
+        specs.check((key,), known[key], own[key], document)
+    assert document.problems == []
 
 
 def test_a_hosts_variables_win_over_its_lock_and_others_are_left_alone():
