@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 RUN = "a run's id, or latest"
 INVENTORY = "path of the inventory; default inventory/hosts.yml"
+HOSTS = "hosts of the inventory: a name, a group, gpu[01:08], a,b, all:!x, @failed"
 LOCK = "name of a lock"
 JSON = "one JSON document on stdout"
 
@@ -124,7 +125,7 @@ def approve(c: Context, run: str, step: str, reason: str = "") -> None:
 
 @task(auto_shortflags=False, help={"check": "fail where a page is not current; write nothing"})
 def docs(c: Context, check: bool = False) -> None:
-    """Write the pages that are made from their sources: READMEs of runbooks, docs/lock.md."""
+    """Write the pages that are made from their sources: READMEs of runbooks, docs/*.md."""
     from aerie import readme
 
     if check or c.config.run.dry:
@@ -132,6 +133,30 @@ def docs(c: Context, check: bool = False) -> None:
     else:
         pages = readme.emit()
         _console(sys.stdout).print("\n".join(f"written {page.path}" for page in pages) or "every page is current")
+
+
+@task(
+    auto_shortflags=False,
+    help={
+        "host": HOSTS,
+        "inventory": INVENTORY,
+        "fail_on": "exit with 3 on findings of this severity: fatal (default) or warn",
+        "forks": "hosts to probe at the same time",
+        "json": JSON,
+    },
+)
+def plan(
+    c: Context, host: str, inventory: str | None = None, fail_on: str = "fatal", forks: int = 16, json: bool = False
+) -> None:
+    """Show what differs between hosts and their locks; changes nothing. 3: something does, 1: a host did not answer."""
+    from aerie import provision
+    from aerie.plan import severity
+    from aerie.report import hosts
+
+    least = severity(fail_on)
+    found = provision.plan_hosts(host, Path(inventory) if inventory else None, forks)
+    _show(hosts.plan_view(found, inventory or ""), found.to_dict(), json=json)
+    end_with(found.exit_code(least))
 
 
 @task(auto_shortflags=False, help={"host": "name in the inventory", "inventory": INVENTORY})
@@ -243,7 +268,7 @@ def _show(view: "RenderableType", document: Mapping[str, Any], *, json: bool) ->
 def _show_plan(plan: Any, *, json: bool) -> None:
     from aerie.report import console
 
-    _show(console.plan_view(plan), {"schema": "aerie.plan/1", **plan.to_dict()}, json=json)
+    _show(console.plan_view(plan), {"schema": "aerie.runbook-plan/1", **plan.to_dict()}, json=json)
 
 
 def _show_run(run: str, *, json: bool) -> None:
@@ -291,4 +316,4 @@ def _listening(*, json: bool) -> "Iterator[Listener]":
 
 
 lock = Collection("lock", lock_capture, lock_diff, lock_show)
-namespace = Collection(approve, docs, report, resume, runbook, runs, snapshot, test, lab, lock)
+namespace = Collection(approve, docs, plan, report, resume, runbook, runs, snapshot, test, lab, lock)

@@ -6,9 +6,10 @@ from datetime import date, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from .errors import UsageError
 from .findings import Finding, Fix, Severity, diff, rows
 from .findings.case import Case, known
-from .findings.diff import in_order
+from .findings.diff import in_order, judged_layers
 from .layers import LAYERS
 from .snapshot import Snapshot
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from .inventory import Host
     from .lock import Lock
 
-__all__ = ["SCHEMA", "HostPlan", "HostState", "Plan", "Reboot", "Waived", "host_plan", "unjudged"]
+__all__ = ["SCHEMA", "HostPlan", "HostState", "Plan", "Reboot", "Waived", "host_plan", "severity", "unjudged"]
 
 SCHEMA = "aerie.plan/1"
 STOPPING = ("kernel", "driver", "interconnect")  # layers whose change takes the GPUs from what uses them
@@ -61,6 +62,7 @@ class HostPlan:
     """One host. apply: layers in order. stops: services and processes that applying interrupts, in words.
 
     blocked: ids of the findings that only a person can mend and before which nothing may be changed.
+    judged: layers that were looked at; those of GPUs only where the inventory gives the host some.
     """
 
     host: str
@@ -72,6 +74,7 @@ class HostPlan:
     reboot: Reboot = field(default_factory=lambda: Reboot(needed=False))
     stops: tuple[str, ...] = ()
     blocked: tuple[str, ...] = ()
+    judged: tuple[str, ...] = ()
     error: str = ""  # of a host without a snapshot
 
     def to_dict(self) -> dict[str, Any]:
@@ -86,6 +89,7 @@ class HostPlan:
             "reboot": self.reboot.to_dict(),
             "stops": list(self.stops),
             "blocked": list(self.blocked),
+            "judged": list(self.judged),
             "error": self.error,
         }
 
@@ -141,7 +145,15 @@ def host_plan(host: "Host", lock: "Lock", snapshot: Snapshot, today: date) -> Ho
         reboot=reboot,
         stops=_stops(snapshot) if reboot.needed or any(layer in STOPPING for layer in apply) else (),
         blocked=blocked,
+        judged=judged_layers(host.gpus.count),
     )
+
+
+def severity(word: str) -> Severity:
+    """What `--fail-on` means. Raises UsageError for a word that is not fatal or warn."""
+    if word not in (Severity.FATAL, Severity.WARN):
+        raise UsageError("--fail-on", seen=word, expected="fatal or warn", remedy="An info never fails.")
+    return Severity(word)
 
 
 def unjudged(host: str, lock: str, state: HostState, error: str) -> HostPlan:

@@ -1,4 +1,4 @@
-"""Pages made from what they describe, so that they cannot drift from it: READMEs of runbooks, docs/lock.md."""
+"""Pages made from what they describe, so that they cannot drift from it: READMEs of runbooks, docs/*.md."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ def check() -> None:
 
 
 def _stale() -> tuple[Page, ...]:
-    return tuple(page for kind in (_runbooks, _lock) for page in kind() if not page.is_current)
+    return tuple(page for kind in (_runbooks, _lock, _findings) for page in kind() if not page.is_current)
 
 
 def _runbooks() -> Iterator[Page]:
@@ -59,3 +59,9 @@ def _lock() -> Iterator[Page]:
     from .lock.page import text
 
     yield Page(path=repository() / "docs" / "lock.md", text=text())
+
+
+def _findings() -> Iterator[Page]:
+    from .findings.page import text
+
+    yield Page(path=repository() / "docs" / "findings.md", text=text())

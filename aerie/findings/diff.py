@@ -14,7 +14,9 @@ from .model import Finding, Severity
 if TYPE_CHECKING:
     from aerie.inventory import Host
 
-__all__ = ["diff", "in_order"]
+__all__ = ["diff", "in_order", "judged_layers"]
+
+OF_GPUS = ("driver", "interconnect", "cuda")
 
 
 def diff(lock: Lock, snapshot: Snapshot, host: "Host") -> tuple[Finding, ...]:
@@ -38,6 +40,12 @@ def in_order(findings: "list[Finding]") -> tuple[Finding, ...]:
     """The fatal ones first; within a severity as the catalogue has them, which is by layer."""
     severities, ids = list(Severity), list(rows())
     return tuple(sorted(findings, key=lambda finding: (severities.index(finding.severity), ids.index(finding.id))))
+
+
+def judged_layers(gpu_count: int) -> tuple[str, ...]:
+    """The layers that have findings; those of GPUs only on a host that has some."""
+    layers = dict.fromkeys(row.layer for row in rows().values())
+    return tuple(layer for layer in layers if gpu_count or layer not in OF_GPUS)
 
 
 def _of_gpu_host(case: Case, causes: set[str]) -> Iterator[Finding]:

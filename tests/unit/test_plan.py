@@ -180,7 +180,13 @@ def test_the_document_is_the_documented_schema():
     document = Plan(hosts=(made(DRIVER),)).to_dict()
     assert document["schema"] == "aerie.plan/1"
     host = document["hosts"][0]
-    assert set(host) == {"host", "lock", "state", "findings", "waived", "apply", "reboot", "stops", "blocked", "error"}
+    keys = {"host", "lock", "state", "findings", "waived", "apply", "reboot", "stops", "blocked", "judged", "error"}
+    assert set(host) == keys
     assert {"id", "layer", "severity", "seen", "expected", "remedy"} <= set(host["findings"][0])
     assert host["apply"] == ["driver"]
     assert host["reboot"]["needed"] is True and host["reboot"]["reasons"]
+
+
+def test_layers_of_gpus_are_not_said_to_be_right_where_they_were_not_looked_at():
+    assert made().judged == ("base", "kernel", "driver", "interconnect", "cuda", "python", "storage", "engine")
+    assert made(gpus=type(a_host().gpus)()).judged == ("base", "kernel", "python", "storage", "engine")
