@@ -81,7 +81,8 @@ def pin_files(root: str = "/") -> list[str]:
     """Files of apt's preferences that name packages of NVIDIA."""
     folder = join(root, "/etc/apt/preferences.d")
     files = [join(root, "/etc/apt/preferences")]
-    files += [os.path.join(folder, name) for name in names(folder) if re.fullmatch(r"[\w.-]+(\.pref)?", name)]
+    # apt reads no others: "nvidia-driver-pinning-590.48.01" would have the ending ".01".
+    files += [os.path.join(folder, name) for name in names(folder) if re.fullmatch(r"[\w-]+|[\w.-]+\.pref", name)]
     return ["/" + os.path.relpath(file, root) for file in files if NVIDIA.search(optional(file) or "")]
 
 

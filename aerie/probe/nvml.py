@@ -10,7 +10,7 @@ from typing import Any, Callable
 from .processes import name_of, unit_of
 from .reading import reading, unknown
 
-__all__ = ["read", "version_of"]
+__all__ = ["answers", "read", "version_of"]
 
 LIBRARY = "libnvidia-ml.so.1"  # found as pynvml finds it
 P2P = {
@@ -32,10 +32,15 @@ def read() -> dict[str, Any]:
     library = reading(_library_version)
     import pynvml
 
+    return answers(pynvml, library)
+
+
+def answers(pynvml: Any, library: Any) -> dict[str, Any]:
+    """As `read`, of this module; library: the version of the library that it calls."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        said = f"{error.value} {error}"
+        said = _words(pynvml, error)
         return _silent(said, library, unknown(f"NVML: {said}"))
     try:
         handles = [_handle(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
@@ -50,6 +55,14 @@ def read() -> dict[str, Any]:
         }
     finally:
         pynvml.nvmlShutdown()
+
+
+def _words(pynvml: Any, error: Any) -> str:
+    """Number and text as nvidia-smi has them, "18 Driver/library version mismatch": pynvml has words of its own."""
+    try:
+        return f"{error.value} {pynvml.nvmlErrorString(error.value)}"
+    except pynvml.NVMLError:
+        return f"{error.value} {error}"
 
 
 def version_of(path: str) -> str | None:
@@ -91,7 +104,7 @@ def _handle(pynvml: Any, index: int) -> Any:
     try:
         return pynvml.nvmlDeviceGetHandleByIndex(index)
     except pynvml.NVMLError as error:
-        return f"{error.value} {error}"
+        return _words(pynvml, error)
 
 
 def _gpu(pynvml: Any, index: int, handle: Any) -> dict[str, Any]:
@@ -106,7 +119,7 @@ def _gpu(pynvml: Any, index: int, handle: Any) -> dict[str, Any]:
         except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
             return None
         except pynvml.NVMLError as failure:
-            return unknown(f"NVML: {failure.value} {failure}")
+            return unknown(f"NVML: {_words(pynvml, failure)}")
 
     def word(question: Callable[..., Any], take: Callable[[Any], Any] = str) -> str:
         answer = ask(question, take=take)
@@ -115,44 +128,43 @@ def _gpu(pynvml: Any, index: int, handle: Any) -> dict[str, Any]:
     def item(question: Callable[..., Any], at: int, take: Callable[[Any], Any]) -> Any:
         return ask(question, take=lambda answer: take(answer[at]))
 
-    n = pynvml
     return {
         "index": index,
         "error": error,
-        "uuid": word(n.nvmlDeviceGetUUID),
-        "bus_id": word(n.nvmlDeviceGetPciInfo, lambda pci: pci.busId),
-        "name": word(n.nvmlDeviceGetName),
-        "serial": ask(n.nvmlDeviceGetSerial),
-        "pci_id": word(n.nvmlDeviceGetPciInfo, lambda pci: _pci_id(pci.pciDeviceId)),
-        "compute_capability": word(n.nvmlDeviceGetCudaComputeCapability, lambda pair: f"{pair[0]}.{pair[1]}"),
-        "memory_bytes": _or_unknown(ask(n.nvmlDeviceGetMemoryInfo, take=lambda memory: memory.total)),
-        "bar1_bytes": ask(n.nvmlDeviceGetBAR1MemoryInfo, take=lambda memory: memory.bar1Total),
-        "link_width": ask(n.nvmlDeviceGetCurrPcieLinkWidth),
-        "link_width_max": ask(n.nvmlDeviceGetMaxPcieLinkWidth),
-        "link_gen": ask(n.nvmlDeviceGetCurrPcieLinkGeneration),
-        "link_gen_max": ask(n.nvmlDeviceGetMaxPcieLinkGeneration),
-        "replays": ask(n.nvmlDeviceGetPcieReplayCounter),
-        "persistence": ask(n.nvmlDeviceGetPersistenceMode, take=bool),
-        "ecc": item(n.nvmlDeviceGetEccMode, 0, bool),
-        "ecc_pending": item(n.nvmlDeviceGetEccMode, 1, bool),
+        "uuid": word(pynvml.nvmlDeviceGetUUID),
+        "bus_id": word(pynvml.nvmlDeviceGetPciInfo, lambda pci: pci.busId),
+        "name": word(pynvml.nvmlDeviceGetName),
+        "serial": ask(pynvml.nvmlDeviceGetSerial),
+        "pci_id": word(pynvml.nvmlDeviceGetPciInfo, lambda pci: _pci_id(pci.pciDeviceId)),
+        "compute_capability": word(pynvml.nvmlDeviceGetCudaComputeCapability, lambda pair: f"{pair[0]}.{pair[1]}"),
+        "memory_bytes": _or_unknown(ask(pynvml.nvmlDeviceGetMemoryInfo, take=lambda memory: memory.total)),
+        "bar1_bytes": ask(pynvml.nvmlDeviceGetBAR1MemoryInfo, take=lambda memory: memory.bar1Total),
+        "link_width": ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth),
+        "link_width_max": ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth),
+        "link_gen": ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration),
+        "link_gen_max": ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration),
+        "replays": ask(pynvml.nvmlDeviceGetPcieReplayCounter),
+        "persistence": ask(pynvml.nvmlDeviceGetPersistenceMode, take=bool),
+        "ecc": item(pynvml.nvmlDeviceGetEccMode, 0, bool),
+        "ecc_pending": item(pynvml.nvmlDeviceGetEccMode, 1, bool),
         "ecc_uncorrected": ask(
-            n.nvmlDeviceGetTotalEccErrors, n.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, n.NVML_VOLATILE_ECC
+            pynvml.nvmlDeviceGetTotalEccErrors, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
         ),
-        "remap_pending": item(n.nvmlDeviceGetRemappedRows, 2, bool),
-        "remap_failed": item(n.nvmlDeviceGetRemappedRows, 3, bool),
-        "mig": item(n.nvmlDeviceGetMigMode, 0, bool),
-        "mig_pending": item(n.nvmlDeviceGetMigMode, 1, bool),
-        "power_limit_mw": ask(n.nvmlDeviceGetPowerManagementLimit),
-        "power_limit_default_mw": ask(n.nvmlDeviceGetPowerManagementDefaultLimit),
-        "power_limit_min_mw": item(n.nvmlDeviceGetPowerManagementLimitConstraints, 0, int),
-        "power_limit_max_mw": item(n.nvmlDeviceGetPowerManagementLimitConstraints, 1, int),
-        "clock_event_reasons": ask(n.nvmlDeviceGetCurrentClocksEventReasons),
-        "addressing_mode": ask(n.nvmlDeviceGetAddressingMode, take=_addressing),
+        "remap_pending": item(pynvml.nvmlDeviceGetRemappedRows, 2, bool),
+        "remap_failed": item(pynvml.nvmlDeviceGetRemappedRows, 3, bool),
+        "mig": item(pynvml.nvmlDeviceGetMigMode, 0, bool),
+        "mig_pending": item(pynvml.nvmlDeviceGetMigMode, 1, bool),
+        "power_limit_mw": ask(pynvml.nvmlDeviceGetPowerManagementLimit),
+        "power_limit_default_mw": ask(pynvml.nvmlDeviceGetPowerManagementDefaultLimit),
+        "power_limit_min_mw": item(pynvml.nvmlDeviceGetPowerManagementLimitConstraints, 0, int),
+        "power_limit_max_mw": item(pynvml.nvmlDeviceGetPowerManagementLimitConstraints, 1, int),
+        "clock_event_reasons": ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons),
+        "addressing_mode": ask(pynvml.nvmlDeviceGetAddressingMode, take=_addressing),
         "recovery_action": ask(lambda gpu: _field(pynvml, gpu, RECOVERY_ACTION)),
-        "gsp_version": ask(n.nvmlDeviceGetGspFirmwareVersion, take=_gsp),
-        "numa_node": ask(n.nvmlDeviceGetNumaNodeId),
-        "temperature_c": ask(n.nvmlDeviceGetTemperature, n.NVML_TEMPERATURE_GPU),
-        "utilization_percent": ask(n.nvmlDeviceGetUtilizationRates, take=lambda rates: rates.gpu),
+        "gsp_version": ask(pynvml.nvmlDeviceGetGspFirmwareVersion, take=_gsp),
+        "numa_node": ask(pynvml.nvmlDeviceGetNumaNodeId),
+        "temperature_c": ask(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
+        "utilization_percent": ask(pynvml.nvmlDeviceGetUtilizationRates, take=lambda rates: rates.gpu),
         "processes": _or_unknown(ask(lambda gpu: _processes(pynvml, gpu))),
     }
 
@@ -213,7 +225,7 @@ def _p2p(pynvml: Any, one: Any, other: Any) -> str:
         try:
             status = pynvml.nvmlDeviceGetP2PStatus(one, other, index)
         except pynvml.NVMLError as error:
-            return f"{direction}: {error.value} {error}"
+            return f"{direction}: {_words(pynvml, error)}"
         if status != 0:
             return f"{direction}: {P2P.get(status, status)}"
     return "ok"
@@ -223,5 +235,5 @@ def _topology(pynvml: Any, one: Any, other: Any) -> str:
     try:
         level = pynvml.nvmlDeviceGetTopologyCommonAncestor(one, other)
     except pynvml.NVMLError as error:
-        return f"{error.value} {error}"
+        return _words(pynvml, error)
     return TOPOLOGY.get(level, str(level))

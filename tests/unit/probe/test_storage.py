@@ -1,0 +1,63 @@
+"""Mounts as /proc/self/mountinfo has them."""
+
+import os
+
+from aerie.probe import storage
+
+MOUNTINFO = """\
+22 27 0:20 / /sys rw,nosuid,nodev,noexec,relatime shared:7 - sysfs sysfs rw
+27 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw,errors=remount-ro
+30 27 259:1 / /boot/efi rw,relatime shared:2 - vfat /dev/nvme0n1p1 rw,fmask=0077
+31 27 259:5 / /srv/my\\040data rw,noatime shared:3 - xfs /dev/mapper/data rw,attr2
+32 27 7:1 / /snap/core/1 ro,nodev,relatime shared:4 - squashfs /dev/loop1 ro
+33 27 0:50 / /mnt/models rw,relatime shared:5 - nfs4 filer:/models rw,vers=4.2
+34 27 0:51 / /home/u/s3 rw,nosuid shared:6 - fuse.s3fs s3fs rw
+35 27 0:52 / /mnt/over rw,relatime - overlay overlay rw,lowerdir=/a,upperdir=/b
+36 27 0:53 / /tmp rw,nosuid - tmpfs tmpfs rw
+37 27 259:6 / /mnt/hidden rw - ext4 /dev/nvme2n1 rw
+38 37 0:54 / /mnt/hidden rw - tmpfs tmpfs rw
+39 27 259:2 /etc/hosts /etc/hosts rw - ext4 /dev/nvme0n1p2 rw
+"""
+
+
+def test_real_file_systems_and_no_others():
+    found = storage.mounts(MOUNTINFO)
+    assert {path: mount["type"] for path, mount in found.items()} == {
+        "/": "ext4",
+        "/boot/efi": "vfat",
+        "/srv/my data": "xfs",
+        "/mnt/models": "nfs4",
+        "/home/u/s3": "fuse.s3fs",
+        "/mnt/over": "overlay",
+    }
+    assert found["/"]["options"] == "rw,relatime,errors=remount-ro"
+    assert found["/mnt/over"]["options"] == "rw,relatime"
+
+
+def test_the_disk_below_a_partition(tree):
+    line = "27 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw\n"
+    disk = "/sys/devices/pci0000:00/0000:01:00.0/nvme/nvme0/nvme0n1"
+    root = tree(
+        {
+            "/proc/self/mountinfo": line,
+            f"{disk}/nvme0n1p2/partition": "2\n",
+            f"{disk}/queue/read_ahead_kb": "4096\n",
+            f"{disk}/queue/scheduler": "[none] mq-deadline kyber\n",
+            "/sys/dev/block/259:2": f"-> ../..{disk.removeprefix('/sys')}/nvme0n1p2",
+            "/sys/block/nvme0n1": f"-> ..{disk.removeprefix('/sys')}",
+        }
+    )
+    found = storage.filesystems(root)["/"]
+    assert (found["disk"], found["readahead_kib"], found["scheduler"]) == ("nvme0n1", 4096, "none")
+    assert found["total_bytes"] == os.statvfs("/").f_blocks * os.statvfs("/").f_frsize
+
+
+def test_a_file_system_without_a_disk(tree):
+    root = tree({"/proc/self/mountinfo": "27 1 0:50 / / rw - overlay overlay rw\n"})
+    found = storage.filesystems(root)["/"]
+    assert (found["disk"], found["readahead_kib"], found["scheduler"]) == (None, None, None)
+
+
+def test_a_mount_that_cannot_be_asked_is_unknown(tree):
+    root = tree({"/proc/self/mountinfo": "27 1 0:50 / /nonexistent/mount rw - nfs4 filer:/x rw\n"})
+    assert storage.filesystems(root) == {"/nonexistent/mount": {"unknown": "/nonexistent/mount: no such file"}}
