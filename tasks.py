@@ -159,6 +159,14 @@ def plan(
     end_with(found.exit_code(least))
 
 
+@task(auto_shortflags=False, positional=["name"], help={"name": "plan, snapshot or lock"})
+def schema(c: Context, name: str) -> None:
+    """Print the JSON Schema of a document."""
+    from aerie import schemas
+
+    sys.stdout.write(jsonlib.dumps(schemas.json_schema(name), indent=2) + "\n")
+
+
 @task(auto_shortflags=False, help={"host": "name in the inventory", "inventory": INVENTORY})
 def snapshot(c: Context, host: str, inventory: str | None = None) -> None:
     """Print what a host is, read in one round trip, as one JSON document; changes nothing."""
@@ -316,4 +324,4 @@ def _listening(*, json: bool) -> "Iterator[Listener]":
 
 
 lock = Collection("lock", lock_capture, lock_diff, lock_show)
-namespace = Collection(approve, docs, plan, report, resume, runbook, runs, snapshot, test, lab, lock)
+namespace = Collection(approve, docs, plan, report, resume, runbook, runs, schema, snapshot, test, lab, lock)

@@ -25,7 +25,9 @@ def plan_view(plan: Plan, inventory: str = "") -> RenderableType:
     for hosts in _groups(plan):
         blocks += [*_block(hosts), Text("")]
     return Group(
-        *blocks, Text(_totals(plan), style="bold"), *(Text(f"next: {line}") for line in _next(plan, inventory))
+        *blocks,
+        Text(_totals(plan), style="bold"),
+        *(Text(f"next: {line}", no_wrap=True, overflow="ignore") for line in _next(plan, inventory)),
     )
 
 
