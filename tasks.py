@@ -6,7 +6,7 @@ Heavy imports (pydantic, rich, the runner) stand inside the tasks that need them
 import json as jsonlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -246,6 +246,47 @@ def lock_capture(
     sys.stdout.write(captured.text)
 
 
+@task(
+    auto_shortflags=False,
+    iterable=["layer"],
+    help={
+        "host": HOSTS,
+        "layer": "only this layer; may be given several times",
+        "inventory": INVENTORY,
+        "lock": "another lock than the host's own",
+        "snapshot": "judge this snapshot (a file of ./invoke snapshot); the host is not asked",
+        "junit": "write a JUnit file there too, one suite per host",
+        "forks": "hosts at a time",
+        "fail_on": "exit with 3 when a requirement of this severity failed: fatal (default) or warn",
+        "json": JSON,
+    },
+)
+def verify(
+    c: Context,
+    host: str,
+    layer: list[str] | None = None,
+    inventory: str | None = None,
+    lock: str | None = None,
+    snapshot: str | None = None,
+    junit: str | None = None,
+    forks: int = 16,
+    fail_on: str = "fatal",
+    json: bool = False,
+) -> None:
+    """Test that hosts are what their locks say; changes nothing. 3: one is not, 1: not all could be asked."""
+    from aerie import verify as library
+    from aerie.plan import severity
+    from aerie.report import verification
+
+    least, path, recorded = severity(fail_on), *(Path(one) if one else None for one in (inventory, snapshot))
+    what: dict[str, Any] = {"layers": layer or (), "lock": lock, "path": path, "recorded": recorded, "forks": forks}
+    found = library.verify(host, **what, listener=_lines(verification.host_line))
+    if junit:
+        Path(junit).write_bytes(verification.junit(found))
+    _show(verification.verification_view(found, inventory or ""), found.to_dict(), json=json)
+    end_with(found.exit_code(least))
+
+
 @task(auto_shortflags=False, help={"only": "one check, or a part of the tests: unit, engine, lab"})
 def test(c: Context, only: str = "") -> None:
     """Run every check, as CI does: format, lint, types, tests."""
@@ -264,6 +305,12 @@ def _console(stream: Any) -> "Console":
     from aerie.report.console import open_console
 
     return open_console(stream, os.environ)
+
+
+def _lines(words: Callable[[Any], str]) -> Callable[[Any], None]:
+    """Tells on stderr, in a line each, of what ends one after the other."""
+    console = _console(sys.stderr)
+    return lambda one: console.print(words(one))
 
 
 def _show(view: "RenderableType", document: Mapping[str, Any], *, json: bool) -> None:
@@ -324,4 +371,4 @@ def _listening(*, json: bool) -> "Iterator[Listener]":
 
 
 lock = Collection("lock", lock_capture, lock_diff, lock_show)
-namespace = Collection(approve, docs, plan, report, resume, runbook, runs, schema, snapshot, test, lab, lock)
+namespace = Collection(approve, docs, plan, report, resume, runbook, runs, schema, snapshot, test, verify, lab, lock)

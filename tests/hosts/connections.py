@@ -1,0 +1,51 @@
+"""testinfra connections to hosts of the inventory: OpenSSH, one connection for all that a run asks."""
+
+import subprocess
+import tempfile
+from pathlib import Path
+
+import testinfra
+from testinfra.host import Host as Connection
+
+from aerie.inventory import Host
+
+__all__ = ["Connections"]
+
+# A dead host ends the question after half a minute; without a key nobody is asked for a password.
+OPTIONS = "-o BatchMode=yes -o ServerAliveInterval=10 -o ServerAliveCountMax=3"
+
+
+class Connections:
+    """Opens one connection per host, kept until close."""
+
+    def __init__(self) -> None:
+        self._sockets = tempfile.TemporaryDirectory(prefix="aerie-ssh-")  # a short path: sockets allow 108 characters
+        self._open: dict[str, Connection] = {}
+
+    def to(self, host: Host) -> Connection:
+        """The connection to this host; it connects at the first question."""
+        if host.name not in self._open:
+            self._open[host.name] = self._connect(host)
+        return self._open[host.name]
+
+    def close(self) -> None:
+        """End every connection."""
+        for socket in Path(self._sockets.name).iterdir():
+            argv = ["ssh", "-O", "exit", "-o", f"ControlPath={socket}", "aerie"]
+            subprocess.run(argv, capture_output=True, timeout=10, check=False)
+        self._sockets.cleanup()
+
+    def _connect(self, host: Host) -> Connection:
+        if host.is_local:
+            return testinfra.get_host("local://")
+        variables = host.variables
+        keys = ("ansible_ssh_private_key_file", "ansible_private_key_file")
+        extra = [variables.get(f"ansible_ssh_{name}_args") for name in ("common", "extra")]
+        address = f"[{host.address}]" if ":" in host.address else host.address
+        user, port = f"{host.user}@" if host.user else "", f":{host.port}" if host.port else ""
+        return testinfra.get_host(
+            f"ssh://{user}{address}{port}",
+            ssh_identity_file=next((variables[key] for key in keys if variables.get(key)), None),
+            ssh_extra_args=" ".join([OPTIONS, *(str(one) for one in extra if one)]),
+            controlpath=str(Path(self._sockets.name) / "%C"),
+        )

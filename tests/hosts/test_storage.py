@@ -1,0 +1,50 @@
+"""Where weights and captured states lie: mounted, roomy, and read as fast as the disk can."""
+
+from pathlib import PurePosixPath
+
+import pytest
+from testinfra.host import Host as Connection
+
+from aerie.lock import Lock
+from aerie.snapshot import Filesystem, Snapshot
+from tests.hosts.reading import Measured
+
+
+@pytest.fixture
+def filesystem(snapshot: Snapshot, lock: Lock) -> Filesystem:
+    """The file system that the locked path lies on."""
+    path, mounts = PurePosixPath(lock.storage.path), snapshot.storage.filesystems
+    found = next((mounts[str(one)] for one in (path, *path.parents) if str(one) in mounts), None)
+    return found or pytest.skip(f"no file system is known below {path}")
+
+
+@pytest.mark.finding("storage.path-missing")
+def test_the_locked_path_is_a_folder(host: Connection, lock: Lock) -> None:
+    assert host.file(lock.storage.path).is_directory is True
+
+
+@pytest.mark.finding("storage.path-missing")
+def test_the_locked_device_is_mounted_at_the_path(filesystem: Filesystem, lock: Lock) -> None:
+    if not lock.storage.device:
+        pytest.skip("the lock names no device of its own")
+    assert filesystem.path == lock.storage.path
+
+
+@pytest.mark.finding("storage.free-low")
+def test_the_path_has_the_locked_space(filesystem: Filesystem, lock: Lock) -> None:
+    free_gb = Measured(filesystem.free_bytes // 10**9, "GB")
+    assert free_gb >= Measured(lock.storage.min_free_gb, "GB")
+
+
+@pytest.mark.finding("storage.readahead-low")
+def test_the_disk_reads_ahead_as_locked(filesystem: Filesystem, lock: Lock) -> None:
+    if filesystem.readahead_kib is None:
+        pytest.skip(f"no disk below {filesystem.path} ({filesystem.type})")
+    assert Measured(filesystem.readahead_kib, "KiB") >= Measured(lock.storage.readahead_kib, "KiB")
+
+
+@pytest.mark.finding("storage.scheduler-wrong")
+def test_the_disk_has_the_locked_scheduler(filesystem: Filesystem, lock: Lock) -> None:
+    if filesystem.scheduler is None:
+        pytest.skip(f"no disk below {filesystem.path} ({filesystem.type})")
+    assert filesystem.scheduler == lock.storage.scheduler
