@@ -221,7 +221,8 @@ def _pairs(handles: dict[int, Any], ask: Callable[[Any, Any], str]) -> dict[str,
 
 def _p2p(pynvml: Any, one: Any, other: Any) -> str:
     """ "ok" when `one` may read and write the memory of `other`."""
-    for direction, index in (("read", pynvml.NVML_P2P_CAPS_INDEX_READ), ("write", pynvml.NVML_P2P_CAPS_INDEX_WRITE)):
+    # Not by pynvml's names: in 13.615 NVML_P2P_CAPS_INDEX_READ is a tuple, `0,`, which ctypes refuses.
+    for direction, index in (("read", 0), ("write", 1)):
         try:
             status = pynvml.nvmlDeviceGetP2PStatus(one, other, index)
         except pynvml.NVMLError as error:

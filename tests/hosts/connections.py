@@ -47,5 +47,5 @@ class Connections:
             f"ssh://{user}{address}{port}",
             ssh_identity_file=next((variables[key] for key in keys if variables.get(key)), None),
             ssh_extra_args=" ".join([OPTIONS, *(str(one) for one in extra if one)]),
-            controlpath=str(Path(self._sockets.name) / "%C"),
+            controlpath=str(Path(self._sockets.name) / "%%C"),  # testinfra formats it: %C for ssh
         )
