@@ -18,6 +18,8 @@ Start the target without a drafter and measure greedy decoding of the held-out p
         --max-model-len 1024 --max-num-seqs 8 --enforce-eager --no-enable-prefix-caching \\
         --distributed-executor-backend uni --host 127.0.0.1 --port 8000
 
+(`--dtype float32` where step `preflight` chose it.)
+
 (`vllm serve` fails with the CPU wheel: it looks for the metadata of a package named `vllm`.)
 
 Wait until it generates; `/health` alone is green too early. Send each prompt as token ids to `/v1/completions` with

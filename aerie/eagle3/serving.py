@@ -36,8 +36,9 @@ def servers(context: Context, engine: Engine, modes: Mapping[str, vllm.Mode]) ->
     logs = context.out / "logs"
     logs.mkdir()
     model = context.inputs["target"].path / "model"
+    dtype = context.inputs["preflight"].evidence["arithmetic"]["dtype"]
     launches = {
-        name: vllm.launch(python=_python(context), model=model, engine=engine, mode=mode)
+        name: vllm.launch(python=_python(context), model=model, engine=engine, mode=mode, dtype=dtype)
         for name, mode in modes.items()
     }
 

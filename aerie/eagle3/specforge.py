@@ -307,7 +307,7 @@ def write_feature(
             f"sample {path.stem}",
             seen="a hidden state that is not finite",
             expected="finite states",
-            remedy="Capture the states again, in bf16: fp16 overflows silently.",
+            remedy="Capture the states again, in bf16 or fp32: fp16 overflows silently.",
         )
     torch.save(
         {

@@ -10,6 +10,8 @@ from aerie.errors import AerieError
 
 __all__ = ["States", "read_states"]
 
+_SIZES = {"BF16": 2, "F32": 4}  # bytes of a number
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class States:
@@ -21,7 +23,7 @@ class States:
 
 
 def read_states(path: Path) -> States:
-    """Read {hidden_states: bf16 [T, layers, H], token_ids: int64 [T]} in safetensors format.
+    """Read {hidden_states: bf16 or fp32 [T, layers, H], token_ids: int64 [T]} in safetensors format.
 
     Raises AerieError for anything else, such as a truncated file.
     """
@@ -31,19 +33,20 @@ def read_states(path: Path) -> States:
         header = json.loads(data[8 : 8 + length])
         body = memoryview(data)[8 + length :]
         states, tokens = header["hidden_states"], header["token_ids"]
-        if (states["dtype"], tokens["dtype"]) != ("BF16", "I64"):
+        if states["dtype"] not in _SIZES or tokens["dtype"] != "I64":
             raise ValueError(f"types {states['dtype']} and {tokens['dtype']}")
         positions, layers, hidden = states["shape"]
-        raw = _part(body, states["data_offsets"], 2 * positions * layers * hidden)
+        size = _SIZES[states["dtype"]]
+        raw = _part(body, states["data_offsets"], size * positions * layers * hidden)
         token_ids = array("q", _part(body, tokens["data_offsets"], 8 * positions).tobytes())
     except (OSError, KeyError, TypeError, ValueError, struct.error) as error:
         raise AerieError(
             f"state file {path.name}",
             seen=str(error),
-            expected="hidden_states in bf16 [T, layers, H] and T token_ids in int64",
+            expected="hidden_states in bf16 or fp32 [T, layers, H] and T token_ids in int64",
             remedy="The engine's write was cut short, or another version of it wrote the file: synthesize again.",
         ) from error
-    return States(shape=(positions, layers, hidden), token_ids=tuple(token_ids), is_finite=_is_finite(bytes(raw)))
+    return States(shape=(positions, layers, hidden), token_ids=tuple(token_ids), is_finite=_is_finite(bytes(raw), size))
 
 
 def _part(body: memoryview, offsets: list[int], size: int) -> memoryview:
@@ -54,10 +57,13 @@ def _part(body: memoryview, offsets: list[int], size: int) -> memoryview:
     return part
 
 
-def _is_finite(bf16: bytes) -> bool:
-    # NaN and infinity have all 8 exponent bits set: 7 in the high byte, 1 on top of the low byte. Searching the high
+def _is_finite(numbers: bytes, size: int) -> bool:
+    # NaN and infinity have all 8 exponent bits set: 7 in the highest byte, 1 on top of the next. Searching the highest
     # bytes is quick, and nothing sound is that large (1.7e38), so the exact test almost never runs.
-    high = bf16[1::2]
+    # fp32 begins, at its high end, as bf16 does.
+    high = numbers[size - 1 :: size]
     if 0x7F not in high and 0xFF not in high:
         return True
-    return not any(byte & 0x7F == 0x7F and low & 0x80 for byte, low in zip(high, bf16[0::2], strict=True))
+    return not any(
+        byte & 0x7F == 0x7F and low & 0x80 for byte, low in zip(high, numbers[size - 2 :: size], strict=True)
+    )

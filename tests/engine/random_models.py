@@ -1,4 +1,7 @@
-"""Writes FOLDER/target (the tiny MLA target) and FOLDER/drafter (EAGLE-3), weights random. For the engine's Python."""
+"""FOLDER SHAPE: writes FOLDER/target (a tiny target, mla or llama) and FOLDER/drafter (EAGLE-3), weights random.
+
+For the engine's Python.
+"""
 
 import json
 import sys
@@ -14,15 +17,15 @@ from aerie.eagle3.specforge import draft_config
 from aerie.eagle3.target import build_model
 
 VOCABULARY, DRAFT_VOCABULARY = 512, 256
-folder = Path(sys.argv[1])
+folder, shape = Path(sys.argv[1]), sys.argv[2]
 torch.manual_seed(0)
 
 size = Shape(hidden_size=192, layers=6, steps=1, learning_rate=1e-3)
-values = Target(shape="mla", vocab_size=VOCABULARY, sequence=256, batch=4, threads=1, seed=0, mla=size, llama=size)
+values = Target(shape=shape, vocab_size=VOCABULARY, sequence=256, batch=4, threads=1, seed=0, mla=size, llama=size)
 words = {f"w{i}": i for i in range(VOCABULARY)}
 tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
 PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="w2").save_pretrained(folder / "target")
-build_model("mla", values).to(torch.bfloat16).save_pretrained(folder / "target")
+build_model(shape, values).to(torch.bfloat16).save_pretrained(folder / "target")
 
 drafter = folder / "drafter"
 drafter.mkdir()

