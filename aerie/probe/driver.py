@@ -64,7 +64,7 @@ def modules(root: str = "/") -> dict[str, Any]:
 
 
 def dkms(root: str = "/") -> dict[str, str]:
-    """ "590.48.01 installed" or "590.48.01 built" by kernel release, from DKMS's own folder."""
+    """The version and its state, "590.48.01 installed" or "… built", by kernel release, from DKMS's own folder."""
     folder = join(root, "/var/lib/dkms")
     found: dict[str, str] = {}
     for name in names(folder):

@@ -66,7 +66,7 @@ def _words(pynvml: Any, error: Any) -> str:
 
 
 def version_of(path: str) -> str | None:
-    """ "590.48.01" of /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.590.48.01."""
+    """The version in a library's name, "590.48.01" of libnvidia-ml.so.590.48.01."""
     match = re.search(r"\.so\.(\d+(?:\.\d+)+)$", path)
     return match[1] if match else None
 
@@ -220,7 +220,7 @@ def _pairs(handles: dict[int, Any], ask: Callable[[Any, Any], str]) -> dict[str,
 
 
 def _p2p(pynvml: Any, one: Any, other: Any) -> str:
-    """ "ok" when `one` may read and write the memory of `other`."""
+    """Whether `one` may read and write the memory of `other`: "ok", or NVML's reason."""
     # Not by pynvml's names: in 13.615 NVML_P2P_CAPS_INDEX_READ is a tuple, `0,`, which ctypes refuses.
     for direction, index in (("read", 0), ("write", 1)):
         try:

@@ -78,13 +78,11 @@ def control(config: bytes) -> int | None:
 
 def iommu(root: str = "/") -> str:
     """How the IOMMU treats GPUs (all devices where there is no GPU): "off", "pt" or "translated"."""
-    if not names(join(root, "/sys/class/iommu")):
-        return "off"
     folder = join(root, DEVICES)
     groups = [os.path.join(folder, gpu["bus_id"], "iommu_group") for gpu in gpus(root)]
     if not groups:
         groups = [os.path.join(folder, name, "iommu_group") for name in names(folder)]
     types = {optional(os.path.join(group, "type")) for group in groups} - {None}
     if not types:
-        return "off"  # there is one, and no device is behind it
+        return "off"  # the kernel puts every device behind an IOMMU into a group
     return "pt" if types == {"identity"} else "translated"

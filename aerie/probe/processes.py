@@ -61,7 +61,7 @@ def listening(pids: Iterable[int], root: str = "/") -> list[str]:
 
 
 def sockets(table: str) -> dict[str, str]:
-    """ "address:port" by socket inode, of the listening ones in /proc/net/tcp or tcp6."""
+    """The address, "127.0.0.1:8000", by socket inode, of the listening ones in /proc/net/tcp or tcp6."""
     found = {}
     for line in table.splitlines()[1:]:
         fields = line.split()

@@ -63,7 +63,7 @@ def _filesystem(mount: dict[str, str], size: Later[os.statvfs_result], root: str
 
 
 def _disk(device: str, number: str, root: str) -> str | None:
-    """ "nvme0n1" below /dev/nvme0n1p2; a mapped or RAID device is its own disk. None where there is none."""
+    """The disk, "nvme0n1" below /dev/nvme0n1p2; a mapped or RAID device is its own. None where there is none."""
     if device.startswith("/dev/") and number.startswith("0:"):
         # btrfs has a number of its own.
         try:
@@ -79,7 +79,7 @@ def _disk(device: str, number: str, root: str) -> str | None:
 
 
 def _chosen(line: str) -> str:
-    """ "none" of "[none] mq-deadline"."""
+    """The word in brackets, "none" of "[none] mq-deadline"."""
     match = re.search(r"\[([\w-]+)\]", line)
     return match[1] if match else line
 
