@@ -29,7 +29,7 @@ def make_stub(stubs: Path) -> None:
 
 
 def main() -> int:
-    """Exit 1 with the reason on stderr when the wheels hold no toolkit; what was at PATH stays then."""
+    """Exit 1 with the reason on stdout when the wheels hold no toolkit; what was at PATH stays then."""
     path, release = Path(sys.argv[1]), sys.argv[2]
     wheels = Path(f"{path}.wheels")
     trees = sorted((wheels / "tree/nvidia").glob("cu[0-9]*"))
@@ -37,7 +37,7 @@ def main() -> int:
         seen = ", ".join(
             sorted(str(found.relative_to(wheels / "tree")) for found in (wheels / "tree").glob("nvidia/*"))
         )
-        sys.stderr.write(f"the wheels hold {seen or 'nothing of NVIDIA'}, expected one tree nvidia/cu… with bin/nvcc\n")
+        sys.stdout.write(f"the wheels hold {seen or 'nothing of NVIDIA'}, expected one tree nvidia/cu… with bin/nvcc\n")
         return 1
     tree = trees[0]
     (tree / "lib64").symlink_to("lib")

@@ -252,8 +252,9 @@ def fetch(name: str, version: str) -> Path | None:
 
 def apt_words(text: str) -> str:
     """What apt complained of, in one line."""
-    lines = [" ".join(line.split()) for line in text.splitlines() if line.startswith(("E:", "Err", "W:", "  "))]
-    return " ".join(dict.fromkeys(lines))[:800] or text.strip()[-300:] or "apt gave no reason"
+    lines = [" ".join(line.split()) for line in text.splitlines() if line.startswith(("E:", "W:", "  "))]
+    known = [line for line in dict.fromkeys(lines) if "Some index files failed" not in line]
+    return " ".join(known[:3])[:600] or text.strip()[-300:] or "apt gave no reason"
 
 
 def check(path: Path, name: str, proven: dict[str, str]) -> None:
@@ -287,15 +288,15 @@ COMMANDS = {"keyring": keyring, "prove": prove, "resolve": resolve, "keep": keep
 
 
 def main() -> int:
-    """Answer one request; exit 1 with the reason on stderr when it is refused."""
+    """Answer one request; exit 1 with the reason, also on stdout, when it is refused."""
     request = json.loads(os.environ["AERIE_REQUEST"])
     try:
         answer = COMMANDS[sys.argv[1]](request)
     except Refused as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stdout.write(f"{error}\n")  # Ansible runs scripts on a terminal, where stderr is not told apart
         return 1
     except OSError as error:
-        sys.stderr.write(f"{error.filename or STORE}: {error.strerror}\n")
+        sys.stdout.write(f"{error.filename or STORE}: {error.strerror}\n")
         return 1
     json.dump(answer, sys.stdout)
     return 0
