@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 STORE = Path("/var/cache/aerie/packages")
-CONFIG = Path("/var/lib/aerie/apt/store.conf")  # apt with the store as its only source
+CONFIG = Path("/var/lib/aerie/apt")  # store.conf: apt with the store as its only source; back.conf: for the way back
 CACHE = Path("/var/cache/apt/archives")
 INST = re.compile(r"^Inst (?P<name>\S+)(?: \[(?P<old>[^\]]+)\])? \((?P<new>\S+) ")
 REMV = re.compile(r"^Remv (?P<name>\S+) \[(?P<old>[^\]]+)\]")
@@ -158,10 +158,16 @@ def keep(request: dict[str, Any]) -> dict[str, Any]:
         if old and archive(package["name"], old) is None and not fetch(package["name"], old):
             lost.append(f"{package['name']}={old}")
     index()
-    CONFIG.parent.mkdir(parents=True, exist_ok=True)
-    changed = write_config(CONFIG.parent, request["pins"], offline=True)
-    update(changed)
-    return {"archives": fetched, "lost": lost, "config": str(changed)}
+    CONFIG.mkdir(parents=True, exist_ok=True)
+    before = [(package["name"], package["old"]) for package in [*request["install"], *request["remove"]]]
+    write_config(CONFIG, "".join(pin(name, old) for name, old in before if old), offline=True, name="back")
+    update(write_config(CONFIG, request["pins"], offline=True))
+    return {"archives": fetched, "lost": lost}
+
+
+def pin(name: str, version: str) -> str:
+    """A stanza of apt preferences that wants exactly this version, also where that is a downgrade."""
+    return f"Package: {name}\nPin: version {version}\nPin-Priority: 1002\n\n"
 
 
 def foreign(request: dict[str, Any]) -> dict[str, Any]:
@@ -184,24 +190,29 @@ def foreign(request: dict[str, Any]) -> dict[str, Any]:
     return {"packages": found}
 
 
-def write_config(folder: Path, pins: str, *, offline: bool) -> Path:
-    """An apt configuration whose preferences come before the host's; offline: its only source is the store."""
-    (folder / "preferences").write_text(pins)
+def write_config(folder: Path, pins: str, *, offline: bool, name: str = "store") -> Path:
+    """An apt configuration <name>.conf with preferences of its own; offline: its only source is the store.
+
+    The host's own preferences count online only: what is in the store was resolved under them before.
+    """
+    (folder / f"{name}.pref").write_text(pins)
     lines = [
-        f'Dir::Etc::preferences "{folder}/preferences";',
+        f'Dir::Etc::preferences "{folder}/{name}.pref";',
         'Dir::Cache::pkgcache "";',
         'Dir::Cache::srcpkgcache "";',
     ]
     if offline:
         (folder / "lists/partial").mkdir(parents=True, exist_ok=True)
+        (folder / "none").mkdir(exist_ok=True)
         (folder / "store.list").write_text(f"deb [trusted=yes] file:{STORE} ./\n")
         lines += [
             f'Dir::Etc::sourcelist "{folder}/store.list";',
-            'Dir::Etc::sourceparts "/dev/null";',
+            f'Dir::Etc::sourceparts "{folder}/none";',
+            f'Dir::Etc::preferencesparts "{folder}/none";',
             f'Dir::State::lists "{folder}/lists";',
         ]
         folder.chmod(0o755)
-    config = folder / CONFIG.name
+    config = folder / f"{name}.conf"
     config.write_text("\n".join(lines) + "\n")
     return config
 
