@@ -56,6 +56,8 @@ def folder(path: Path | None = None) -> Path:
 def _evaluate(inventory: Inventory, pattern: str) -> set[str]:
     from ansible.inventory.manager import split_host_pattern
 
+    if pattern.count("[") != pattern.count("]"):
+        raise UsageError("host", seen=pattern, expected="as many ] as [", remedy="A range is written gpu[01:08].")
     terms = [str(term) for term in split_host_pattern(pattern)]
     added = [term for term in terms if term[0] not in "!&"]
     chosen = set().union(*(_resolve(inventory, term) for term in added or ["all"]))

@@ -147,6 +147,7 @@ def test_a_pattern_means_hosts_in_the_inventorys_order(written, pattern, names):
         ("all:!wbe", "Did you mean web?"),
         ("gpu[02:05]", "'gpu04, gpu05'"),
         ("gpu[7:8]", "'gpu[7:8]'"),
+        ("gpu[01:02", "as many ] as ["),
         ("localhost", "It has gpu01"),
         ("web1:&web2", "a pattern that leaves a host"),
         ("@failed", "a host of this inventory that failed in the last run"),
