@@ -21,7 +21,7 @@ def to_toml(lock: Lock, comments: Iterable[str] = ()) -> str:
 
 def _table(path: tuple[str, ...], values: Mapping[str, Any]) -> Iterator[str]:
     plain = {key: value for key, value in values.items() if not isinstance(value, dict)}
-    if path and (plain or not values):
+    if path and plain:
         yield from ("", f"[{'.'.join(map(_key, path))}]")
     for key, value in plain.items():
         yield f"{_key(key)} = {_value(value)}"
