@@ -33,6 +33,7 @@ CHECKS: dict[str, list[str]] = {
     "format": ["ruff", "format", "--check", "--quiet", "."],
     "lint": ["ruff", "check", "--quiet", "."],
     "yaml": ["yamllint", "--strict", "."],
+    "ansible": ["ansible-lint", "--offline", "-q", "--nocolor"],
     "generated": ["invoke", "docs", "--check"],
     "types": ["mypy"],
     "tests": ["pytest"],

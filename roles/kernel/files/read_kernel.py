@@ -3,7 +3,7 @@
 running, next: releases; next is the newest with an image in /boot, else what runs.
 installed: [{"release", "has_headers"}], oldest first; empty in a container.
 is_series, is_next_series: is that release of one of the series?
-cmdline_wrong, next_cmdline_wrong: words that are missing or contradicted; next is null where there is no grub.cfg.
+cmdline_wrong: words that are missing or contradicted now; next_cmdline_wrong: in GRUB's default entry, none without GRUB.
 loaded: blacklisted modules that are loaded. stale_initramfs: images older than the blacklist.
 has_grub, has_initramfs: are there the programs that write their files?
 """
@@ -37,14 +37,14 @@ def wrong(words: list[str], line: str) -> list[str]:
     return [word for word in words if word not in there or is_contradicted(word)]
 
 
-def next_cmdline(root: Path) -> str | None:
-    """The command line of the first entry of grub.cfg, which is the default one."""
+def next_cmdline(root: Path) -> str:
+    """The command line of the first entry of grub.cfg, which is the default one; empty before GRUB wrote any."""
     try:
         text = (root / "boot/grub/grub.cfg").read_text(errors="replace")
     except OSError:
-        return None
+        return ""
     found = re.search(r"^\s*linux(?:efi|16)?\s+\S+(.*)$", text, re.MULTILINE)
-    return found.group(1) if found else None
+    return found.group(1) if found else ""
 
 
 def stale_initramfs(root: Path) -> list[str]:
@@ -65,7 +65,7 @@ def read(wanted: dict[str, list[str]], root: Path = Path("/")) -> dict[str, obje
     images = [file.name.removeprefix("vmlinuz-") for file in (root / "boot").glob("vmlinuz-*[!~]")]
     releases = sorted((one for one in images if not one.endswith((".old", ".dpkg-new", ".dpkg-tmp"))), key=age)
     following = releases[-1] if releases else running
-    planned = next_cmdline(root)
+    has_grub = (root / "usr/sbin/update-grub").exists()
     return {
         "running": running,
         "next": following,
@@ -76,10 +76,10 @@ def read(wanted: dict[str, list[str]], root: Path = Path("/")) -> dict[str, obje
         "is_series": is_of(running, wanted["series"]),
         "is_next_series": is_of(following, wanted["series"]),
         "cmdline_wrong": wrong(wanted["cmdline"], (root / "proc/cmdline").read_text()),
-        "next_cmdline_wrong": None if planned is None else wrong(wanted["cmdline"], planned),
+        "next_cmdline_wrong": wrong(wanted["cmdline"], next_cmdline(root)) if has_grub else [],
         "loaded": [module for module in wanted["blacklist"] if module.replace("-", "_") in loaded],
         "stale_initramfs": stale_initramfs(root),
-        "has_grub": (root / "usr/sbin/update-grub").exists(),
+        "has_grub": has_grub,
         "has_initramfs": (root / "usr/sbin/update-initramfs").exists(),
     }
 
