@@ -3,7 +3,8 @@
 running, next: releases; next is the newest with an image in /boot, else what runs.
 installed: [{"release", "has_headers"}], oldest first; empty in a container.
 is_series, is_next_series: is that release of one of the series?
-cmdline_wrong: words that are missing or contradicted now; next_cmdline_wrong: in GRUB's default entry, none without GRUB.
+cmdline_wrong: words that are missing or contradicted now.
+next_cmdline_wrong: the same of GRUB's default entry; none without GRUB.
 loaded: blacklisted modules that are loaded. stale_initramfs: images older than the blacklist.
 has_grub, has_initramfs: are there the programs that write their files?
 """
