@@ -24,11 +24,9 @@ def plan_view(plan: Plan, inventory: str = "") -> RenderableType:
     blocks: list[RenderableType] = []
     for hosts in _groups(plan):
         blocks += [*_block(hosts), Text("")]
-    return Group(
-        *blocks,
-        Text(_totals(plan), style="bold"),
-        *(Text(f"next: {line}", no_wrap=True, overflow="ignore") for line in _next(plan, inventory)),
-    )
+    # A command is to be copied, so it is never broken into lines.
+    commands = [Text(f"next: {line}", no_wrap=True, overflow="ignore") for line in _next(plan, inventory)]
+    return Group(*blocks, Text(_totals(plan), style="bold"), *commands)
 
 
 def fold(names: Sequence[str]) -> str:
