@@ -12,7 +12,7 @@ from aerie.snapshot import Package
 from .case import Case, known
 from .model import Finding, Fix
 
-__all__ = ["judge", "loaded_is_right"]
+__all__ = ["judge"]
 
 # Packages of the driver itself carry its version ("590.48.01-1ubuntu1", Debian's with an epoch); tools around it
 # (nvidia-prime, nvidia-container-toolkit, nvidia-settings of the archive) do not count.
@@ -41,19 +41,15 @@ def judge(case: Case, causes: Collection[str]) -> Iterator[Finding]:
     stack = _stack(case.packages)
     if "base.unsupported-system" not in causes:
         yield from _repository(case, is_installed=bool(stack))
-    mine = list(_installed(case, stack) if stack else _absent(case, causes))
+    mine = list(_installed(case, stack) if stack else _absent(case))
     yield from mine
+    yield from _fabric(case)
     if not stack and driver.loaded_version is None:
         return
     if stack:
         yield from _kept(case)
         yield from _on_disk(case, {finding.id: finding.fix for finding in mine})
     yield from _loaded(case, causes, {finding.id for finding in mine})
-
-
-def loaded_is_right(case: Case) -> bool:
-    """Is the lock's driver loaded, so that what is wrong with GPUs is not the driver's version?"""
-    return case.snapshot.driver.loaded_version == case.lock.driver.version
 
 
 def _stack(packages: Mapping[str, Package]) -> dict[str, Package]:
@@ -70,9 +66,10 @@ def _wanted(case: Case) -> DriverPackages:
     return driver_packages(lock.version, lock.flavour, system)
 
 
-def _absent(case: Case, causes: Collection[str]) -> Iterator[Finding]:
+def _absent(case: Case) -> Iterator[Finding]:
     """No package of the driver; a container may have it from its host."""
     driver, lock = case.snapshot.driver, case.lock.driver
+    yield from _closed(case, [])
     if known(case.snapshot.base.packages) is None:
         return
     if driver.loaded_version not in (None, lock.version):
@@ -107,7 +104,7 @@ def _installed(case: Case, stack: Mapping[str, Package]) -> Iterator[Finding]:
             expected=f"only {lock.flavour}",
             packages=" ".join(closed if lock.flavour == "open" else open_),
         )
-    elif lock.flavour == "open":
+    else:
         yield from _closed(case, closed)
     origins: dict[str, list[str]] = {}
     for name, package in stack.items():
@@ -122,7 +119,10 @@ def _installed(case: Case, stack: Mapping[str, Package]) -> Iterator[Finding]:
 
 
 def _closed(case: Case, packages: list[str]) -> Iterator[Finding]:
+    """The closed module where the lock wants the open one. packages: of the closed flavour."""
     driver = case.snapshot.driver
+    if case.lock.driver.flavour != "open":
+        return
     modules = known(driver.modules) or {}
     closed = [f"nvidia.ko for {release}" for release, module in modules.items() if module.license == "NVIDIA"]
     seen = [*packages, *closed, *(["loaded module"] if driver.loaded_flavour == "closed" else [])]
@@ -173,7 +173,7 @@ def _repository(case: Case, *, is_installed: bool) -> Iterator[Finding]:
 
 
 def _kept(case: Case) -> Iterator[Finding]:
-    """Does it stay as it is, and is nothing there that does not belong?"""
+    """Does it stay at its version?"""
     wanted, names = _wanted(case), case.packages
     has_pin = wanted.pinning in names if wanted.pinning else True
     if not (has_pin and case.snapshot.driver.pin_files):
@@ -185,7 +185,10 @@ def _kept(case: Case) -> Iterator[Finding]:
             expected=wanted.pinning or "an apt preference for the driver's packages",
             packages=wanted.pinning or "an apt preference",
         )
-    fabric = [name for name in names if name.startswith("nvidia-fabricmanager")]
+
+
+def _fabric(case: Case) -> Iterator[Finding]:
+    fabric = [name for name in case.packages if name.startswith("nvidia-fabricmanager")]
     gpus = known(case.snapshot.gpus) or ()
     if fabric and gpus and not any(SXM.search(gpu.name) for gpu in gpus):
         yield case.finding("driver.fabricmanager-present", seen=", ".join(fabric), expected="not installed")

@@ -366,3 +366,15 @@ def test_what_could_not_be_read_is_one_finding_and_says_whether_root_would_help(
 @pytest.mark.parametrize("fact", ["temperature_c", "utilization_percent", "numa_node", "link_gen", "gsp_version"])
 def test_what_nothing_is_judged_by_may_stay_unknown(fact):
     assert found({f"gpus/3/{fact}": {"unknown": "not answered"}}) == ()
+
+
+def test_a_closed_module_that_no_package_holds_is_told_too():
+    changes = {**bare(), "driver/loaded_version": "590.48.01", "driver/loaded_flavour": "closed", "xids": [xid(169)]}
+    changes["driver/modprobe_options"] = {"nvidia_uvm": "uvm_disable_hmm=1"}
+    assert ids(found(changes)) == ["driver.not-installed", "driver.closed-module", "cuda.not-installed"]
+
+
+def test_a_fabric_manager_without_a_driver_package_does_not_belong_either():
+    changes = {f"{PACKAGES}/nvidia-fabricmanager": package("590.48.01-1"), "driver/loaded_version": "590.48.01"}
+    changes = {**bare(), **changes, "gpus": examples.read("healthy")["gpus"], "driver/nvml_error": None}
+    assert "driver.fabricmanager-present" in ids(found(changes))
