@@ -65,16 +65,16 @@ def open_inventory(path: Path | None = None) -> Inventory:
 
     Raises UsageError or SpecError with the line where it is no inventory.
     """
-    from ansible.errors import AnsibleError
-
     source = (path or repository() / "inventory" / "hosts.yml").absolute()
     if not source.exists():
         raise UsageError(shown(source), seen="no such file", expected="an Ansible inventory", remedy="Name another.")
-    try:
-        with quiet() as said:
+    with quiet() as said:
+        from ansible.errors import AnsibleError  # its first import reads Ansible's configuration
+
+        try:
             return _open(source, said)
-    except AnsibleError as error:
-        raise _refused(error, source) from error
+        except AnsibleError as error:
+            raise _refused(error, source) from error
 
 
 def origin(value: object) -> str | None:
@@ -90,18 +90,24 @@ def origin(value: object) -> str | None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[io.StringIO]:
-    """Ansible's warnings go into the text given instead of to stderr, and a key that stands twice is an error."""
-    name = "ANSIBLE_DUPLICATE_YAML_DICT_KEY"
-    before = os.environ.get(name)
-    os.environ[name] = "error"
+    """Ansible's warnings go into the text given instead of to stderr; it is set up as aerie's plays are.
+
+    A key that stands twice is an error, and an ansible.cfg of the folder that the operator is in does not count.
+    """
+    settings = {
+        "ANSIBLE_CONFIG": str(repository() / "ansible.cfg"),
+        "ANSIBLE_DUPLICATE_YAML_DICT_KEY": "error",
+    }
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
     try:
         with contextlib.redirect_stderr(io.StringIO()) as said:
             yield said
     finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
 
 
 def _open(source: Path, said: io.StringIO) -> Inventory:

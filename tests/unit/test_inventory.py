@@ -1,7 +1,10 @@
 """The inventory: what is read, and what a wrong name or file is told."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from datetime import date
 from pathlib import Path
 
@@ -10,7 +13,7 @@ import pytest
 from aerie import inventory, lock
 from aerie.errors import UsageError
 from aerie.inventory import specs
-from aerie.paths import state_dir
+from aerie.paths import repository, state_dir
 from aerie.runbook.yamlfile import SpecError
 
 
@@ -164,6 +167,15 @@ def test_ansible_says_nothing_of_its_own(written, capfd):
     with pytest.raises(UsageError):
         inventory.select("nothing*", written(PATTERNS))
     assert capfd.readouterr() == ("", "")
+
+
+def test_an_ansible_cfg_of_the_operators_folder_does_not_count(tmp_path):
+    (tmp_path / "ansible.cfg").write_text("[defaults]\nforks = many\nhash_behaviour = merge\n")
+    script = "from aerie import inventory; print(inventory.host('gpu01').address)"
+    environment = {**os.environ, "PYTHONPATH": str(repository())}
+    argv = [sys.executable, "-c", script]
+    done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "192.0.2.11\n", "")
 
 
 def test_hosts_that_failed_can_be_named(written, tmp_path, monkeypatch):
