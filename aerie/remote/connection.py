@@ -4,6 +4,7 @@ Host keys are always checked: a key that is not known, or another than the known
 """
 
 import errno
+import logging
 import os
 import shlex
 import socket
@@ -35,6 +36,10 @@ SSH_CONFIGS = ("~/.ssh/config", "/etc/ssh/ssh_config")
 ARGUMENTS = ("ansible_ssh_common_args", "ansible_ssh_extra_args")
 KEYS = ("ansible_ssh_private_key_file", "ansible_private_key_file")
 SHORT = {"-J": "ProxyJump", "-i": "IdentityFile", "-p": "Port", "-l": "User"}
+
+
+# Without a handler Python prints paramiko's tracebacks to stderr; what they say is in our errors.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
 class Unreachable(AerieError):
@@ -190,7 +195,7 @@ def _unreachable(host: Host, connection: Connection, error: Exception, timeout_s
         return because(
             "refused", f"{at} refuses connections", "an ssh server", "Check that sshd runs there, and ansible_port."
         )
-    if isinstance(error, TimeoutError) or "timed out" in str(error):
+    if _is_timeout(error):
         return because(
             "timeout",
             f"no answer from {at} within {timeout_s:g} s",
@@ -207,6 +212,12 @@ def _unreachable(host: Host, connection: Connection, error: Exception, timeout_s
     return because(
         "ssh", f"{at}: {error or type(error).__name__}", "an ssh session", f"By hand: ssh -v {at.rpartition(':')[0]}"
     )
+
+
+def _is_timeout(error: Exception) -> bool:
+    # A greeting that does not come is one that paramiko could not read, or "No existing session" a moment later.
+    is_late = isinstance(error, TimeoutError) or isinstance(error.__context__, TimeoutError)
+    return is_late or any(words in str(error) for words in ("timed out", "Timeout", "No existing session"))
 
 
 def _is_login(error: Exception) -> bool:
