@@ -348,10 +348,12 @@ class Filesystem:
 class Storage:
     """filesystems: every real one, by mount point; the one that a path lies on has the longest matching key.
 
-    Unknown is one whose server does not answer.
+    Unknown is one whose server does not answer. folders: names of the folders in places for data (/, /srv, /data,
+    /mnt, …) and in mount points, and in the folders there, by their parent.
     """
 
     filesystems: Mapping[str, Filesystem | Unknown]
+    folders: Mapping[str, tuple[str, ...] | Unknown]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

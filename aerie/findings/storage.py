@@ -16,6 +16,9 @@ GB = 10**9
 def judge(case: Case) -> Iterator[Finding]:
     """The findings of the layer storage."""
     lock = case.lock.storage
+    if has_path(case) is False:
+        yield case.finding("storage.path-missing", seen=f"no folder {lock.path}", expected=f"a folder {lock.path}")
+        return
     there = known(below(case))
     if there is None:
         return
@@ -41,6 +44,21 @@ def judge(case: Case) -> Iterator[Finding]:
         yield case.finding(
             "storage.scheduler-wrong", seen=f"{there.scheduler} on {there.disk}", expected=lock.scheduler
         )
+
+
+def has_path(case: Case) -> bool | Unknown:
+    """Is there a folder at the lock's path?"""
+    storage = case.snapshot.storage
+    path = PurePosixPath(case.lock.storage.path)
+    for folder in (*reversed(path.parents[:-1]), path):
+        if str(folder) in storage.filesystems:
+            continue
+        names = storage.folders.get(str(folder.parent), Unknown(unknown=f"{folder.parent} is not looked into"))
+        if isinstance(names, Unknown):
+            return names
+        if folder.name not in names:
+            return False
+    return True
 
 
 def below(case: Case) -> Filesystem | Unknown | None:

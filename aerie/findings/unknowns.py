@@ -54,9 +54,8 @@ def _host(case: Case) -> Iterator[tuple[str, object]]:
     for name, environment in snapshot.python.environments.items():
         if name in wanted:
             yield f"python.environments.{name}", environment.requirements_sha256
-    below = storage.below(case)
-    if isinstance(below, Unknown):
-        yield f"storage of {lock.storage.path}", below
+    yield f"folder {lock.storage.path}", storage.has_path(case)
+    yield f"file system of {lock.storage.path}", storage.below(case)
     yield "engine.listening", engine.listening
     yield "engine.units", engine.units
 

@@ -66,7 +66,7 @@ def document(arguments: list[str]) -> dict[str, Any]:
         "services": reading(services.services, units),
         "cuda": cuda.cuda(arguments[0] if arguments else os.environ.get("PATH", ""), linker),
         "python": environments.python(),
-        "storage": {"filesystems": storage.filesystems()},
+        "storage": {"filesystems": storage.filesystems(), "folders": storage.folders()},
         "receipt": reading(_receipt),
     }
     found["engine"] = _engine(found["services"])

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from typing import Any
 
-from .reading import Later, join, optional, reading, text
+from .reading import Later, join, optional, reading, text, unknown
 
-__all__ = ["filesystems", "mounts"]
+__all__ = ["filesystems", "folders", "mounts"]
 
 DISK = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "vfat", "overlay", "virtiofs")
 NETWORK = ("nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "9p", "gpfs", "beegfs", "fuse")
+PLACES = ("/", "/srv", "/data", "/mnt", "/media", "/opt")  # where folders for data are made, beside mount points
+SHALLOW = ("/", "/opt")  # of these, only what lies directly below
+MANY = 50
 ANSWER_S = 0.3  # a network file system whose server is gone would never answer
 
 
@@ -20,6 +24,40 @@ def filesystems(root: str = "/") -> dict[str, Any]:
     found = mounts(text(join(root, "/proc/self/mountinfo")))
     sizes = {path: Later(os.statvfs, path) for path in found}
     return {path: reading(_filesystem, mount, sizes[path], root) for path, mount in found.items()}
+
+
+def folders(root: str = "/") -> dict[str, Any]:
+    """The snapshot's folders: names of folders in places for data and in mount points, two levels deep, by parent."""
+    points = mounts(text(join(root, "/proc/self/mountinfo")))
+    # A thread for each place: one whose server is gone would hold all others.
+    asked = {place: Later(_tree, place, points, root) for place in dict.fromkeys((*PLACES, *points))}
+    found: dict[str, Any] = {}
+    for place, later in asked.items():
+        found.update(_answer(place, later))
+    return found
+
+
+def _answer(place: str, later: Later[dict[str, list[str]]]) -> dict[str, Any]:
+    try:
+        return dict(later.get(ANSWER_S))
+    except (OSError, TimeoutError) as error:
+        return {place: unknown(error)}
+
+
+def _tree(place: str, points: Iterable[str], root: str) -> dict[str, list[str]]:
+    if not os.path.isdir(join(root, place)):
+        return {}
+    found = {place: _folders(join(root, place))}
+    for name in [] if place in SHALLOW else found[place][:MANY]:
+        inner = os.path.join(place, name)
+        if inner not in points:
+            found[inner] = _folders(join(root, inner))
+    return found
+
+
+def _folders(place: str) -> list[str]:
+    with os.scandir(place) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir())
 
 
 def mounts(mountinfo: str) -> dict[str, dict[str, str]]:

@@ -1,6 +1,7 @@
 """Mounts as /proc/self/mountinfo has them."""
 
 import os
+import threading
 
 from aerie.probe import storage
 
@@ -61,3 +62,37 @@ def test_a_file_system_without_a_disk(tree):
 def test_a_mount_that_cannot_be_asked_is_unknown(tree):
     root = tree({"/proc/self/mountinfo": "27 1 0:50 / /nonexistent/mount rw - nfs4 filer:/x rw\n"})
     assert storage.filesystems(root) == {"/nonexistent/mount": {"unknown": "/nonexistent/mount: no such file"}}
+
+
+def test_folders_of_places_for_data_and_of_mount_points(tmp_path):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/mountinfo").write_text(
+        "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n"
+        "2 1 8:2 / /big rw - xfs /dev/sdb1 rw\n"
+        "3 1 8:3 / /srv/fast rw - xfs /dev/sdc1 rw\n"
+    )
+    for folder in ("srv/aerie/weights", "srv/fast/models/kimi", "big/a/b/c", "opt/x/y"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "srv/file").touch()
+    assert storage.folders(str(tmp_path)) == {
+        "/": ["big", "opt", "proc", "srv"],
+        "/srv": ["aerie", "fast"],
+        "/srv/aerie": ["weights"],
+        "/opt": ["x"],
+        "/big": ["a"],
+        "/big/a": ["b"],
+        "/srv/fast": ["models"],
+        "/srv/fast/models": ["kimi"],
+    }
+
+
+def test_a_place_that_does_not_answer_holds_no_other(tmp_path, monkeypatch):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/mountinfo").write_text("2 1 0:50 / /mnt rw - nfs4 server:/x rw\n")
+    (tmp_path / "mnt").mkdir()
+    waits, folders = threading.Event(), storage._folders
+    monkeypatch.setattr(storage, "_folders", lambda place: waits.wait(9) if place.endswith("/mnt") else folders(place))
+    found = storage.folders(str(tmp_path))
+    waits.set()
+    assert found["/mnt"] == {"unknown": "tree: no answer within 0.3 s"}
+    assert found["/"] == ["mnt", "proc"]
