@@ -1,4 +1,4 @@
-"""Pages made from what they describe, so that they cannot drift from it: READMEs of runbooks, docs/*.md."""
+"""Pages made from what they describe, so that they cannot drift from it: READMEs of runbooks and roles, docs/*.md."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -46,13 +46,20 @@ def check() -> None:
 
 
 def _stale() -> tuple[Page, ...]:
-    return tuple(page for kind in (_runbooks, _lock, _findings) for page in kind() if not page.is_current)
+    return tuple(page for kind in (_runbooks, _roles, _lock, _findings) for page in kind() if not page.is_current)
 
 
 def _runbooks() -> Iterator[Page]:
     for file in sorted((repository() / "runbooks").glob("*/runbook.yml")):
         loaded = spec.load(file.parent.name)
         yield Page(path=path(loaded), text=readme(loaded))
+
+
+def _roles() -> Iterator[Page]:
+    from . import role_docs
+
+    for role in role_docs.roles():
+        yield Page(path=repository() / "roles" / role / "README.md", text=role_docs.text(role))
 
 
 def _lock() -> Iterator[Page]:
