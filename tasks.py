@@ -11,14 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from invoke import Collection, Context, task
+from invoke import Collection, Context, Exit, task
 
-from aerie.program import end_with, error_text
+from aerie.program import ask, end_with, error_text
 from lab.tasks import collection as lab
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from aerie.apply import Listener as PlayListener
     from aerie.runbook.events import Listener
     from aerie.runbook.runner import RunResult
 
@@ -26,6 +27,20 @@ RUN = "a run's id, or latest"
 INVENTORY = "path of the inventory; default inventory/hosts.yml"
 HOSTS = "hosts of the inventory: a name, a group, gpu[01:08], a,b, all:!x, @failed"
 LOCK = "name of a lock"
+JSON_LINES = "JSON lines on stdout: one an event, the last one the result"
+CHANGING = {
+    "host": HOSTS,
+    "inventory": INVENTORY,
+    "yes": "do not ask",
+    "no_input": "never ask: without --yes nothing is changed",
+    "check": "only show the plan (so does invoke --dry)",
+    "allow_busy": "also where processes use the GPUs: they will fail",
+    "no_reboot": "leave a needed reboot to a person",
+    "forks": "hosts at the same time",
+    "serial": "hosts that reboot at the same time",
+    "max_fail_percentage": "stop going on with the others when more than this share of the hosts failed",
+    "json": JSON_LINES,
+}
 JSON = "one JSON document on stdout"
 
 
@@ -177,6 +192,105 @@ def snapshot(c: Context, host: str, inventory: str | None = None) -> None:
 
     found = remote.probe(named(host, Path(inventory) if inventory else None))
     sys.stdout.write(jsonlib.dumps(asdict(found), sort_keys=True) + "\n")
+
+
+@task(
+    auto_shortflags=False,
+    iterable=["layer"],
+    help={**CHANGING, "lock": "instead of the inventory's", "layer": "only this one; may be given several times"},
+)
+def provision(
+    c: Context,
+    host: str,
+    inventory: str = "",
+    lock: str = "",
+    layer: list[str] | None = None,
+    yes: bool = False,
+    no_input: bool = False,
+    check: bool = False,
+    allow_busy: bool = False,
+    no_reboot: bool = False,
+    forks: int = 16,
+    serial: int = 1,
+    max_fail_percentage: int = 100,
+    json: bool = False,
+) -> None:
+    """Bring hosts to their locks, and verify them."""
+    from aerie import provision as library
+
+    prepared = library.prepare(
+        host, inventory_file=_path(inventory), lock=lock or None, layers=layer or (), forks=forks
+    )
+    _agree(prepared.plan, inventory, check=check or c.config.run.dry, yes=yes, no_input=no_input, json=json)
+    with _watching(json=json) as listener:
+        how: Any = {"forks": forks, "serial": serial, "max_fail_percentage": max_fail_percentage}
+        how |= {"allow_busy": allow_busy, "may_reboot": not no_reboot}
+        outcome = library.apply(prepared, listener=listener, **how)
+    _show_outcome(outcome, "provision", json=json)
+
+
+@task(
+    auto_shortflags=False,
+    help={
+        **CHANGING,
+        "to": "name of the new lock",
+        "auto_rollback": "where the hosts do not verify afterwards, go back to the lock before",
+    },
+)
+def upgrade(
+    c: Context,
+    host: str,
+    to: str,
+    inventory: str = "",
+    auto_rollback: bool = False,
+    yes: bool = False,
+    no_input: bool = False,
+    check: bool = False,
+    allow_busy: bool = False,
+    no_reboot: bool = False,
+    forks: int = 16,
+    serial: int = 1,
+    max_fail_percentage: int = 0,
+    json: bool = False,
+) -> None:
+    """Move hosts to another lock, keeping what the way back needs."""
+    from aerie import provision as library
+    from aerie import upgrade as upgrades
+
+    prepared = library.prepare(host, inventory_file=_path(inventory), lock=to, forks=forks)
+    _agree(prepared.plan, inventory, check=check or c.config.run.dry, yes=yes, no_input=no_input, json=json)
+    with _watching(json=json) as listener:
+        how: Any = {"forks": forks, "serial": serial, "max_fail_percentage": max_fail_percentage}
+        how |= {"allow_busy": allow_busy, "may_reboot": not no_reboot}
+        upgraded = upgrades.upgrade(prepared, auto_rollback=auto_rollback, listener=listener, **how)
+    _show_upgraded(upgraded, "upgrade", json=json)
+
+
+@task(auto_shortflags=False, help=CHANGING)
+def rollback(
+    c: Context,
+    host: str,
+    inventory: str = "",
+    yes: bool = False,
+    no_input: bool = False,
+    check: bool = False,
+    allow_busy: bool = False,
+    no_reboot: bool = False,
+    forks: int = 16,
+    serial: int = 1,
+    max_fail_percentage: int = 0,
+    json: bool = False,
+) -> None:
+    """Return hosts to the lock before, from packages that they kept."""
+    from aerie import upgrade as upgrades
+
+    prepared = upgrades.prepare_rollback(host, inventory_file=_path(inventory), forks=forks)
+    _agree(prepared.plan, inventory, check=check or c.config.run.dry, yes=yes, no_input=no_input, json=json)
+    with _watching(json=json) as listener:
+        how: Any = {"forks": forks, "serial": serial, "max_fail_percentage": max_fail_percentage}
+        how |= {"allow_busy": allow_busy, "may_reboot": not no_reboot}
+        returned = upgrades.rollback(prepared, listener=listener, **how)
+    _show_upgraded(returned, "rollback", json=json)
 
 
 @task(
@@ -359,6 +473,49 @@ def _show_end(result: "RunResult", *, json: bool) -> None:
     end_with(result.exit_code)
 
 
+def _path(text: str) -> Path | None:
+    return Path(text) if text else None
+
+
+def _agree(plan: Any, inventory: str, *, check: bool, yes: bool, no_input: bool, json: bool) -> None:
+    """Show a plan and ask. Ends the program where the answer is no, and where the plan is only to be shown."""
+    from aerie.report import hosts
+
+    if check and json:
+        _show(hosts.plan_view(plan, inventory), plan.to_dict(), json=True)
+    else:
+        _console(sys.stderr if json else sys.stdout).print(hosts.plan_view(plan, inventory))
+    if check:
+        raise Exit(code=plan.exit_code())
+    if not yes and plan.changing():
+        ask(f"Apply to {', '.join(host.host for host in plan.changing())}?", no_input=no_input)
+
+
+def _show_outcome(outcome: Any, verb: str, *, json: bool) -> None:
+    from aerie.report import provision as views
+
+    _show(views.outcome_view(outcome, verb), outcome.to_dict(), json=json)
+    end_with(outcome.exit_code)
+
+
+def _show_upgraded(upgraded: Any, verb: str, *, json: bool) -> None:
+    from aerie.report import provision as views
+
+    _show(views.upgraded_view(upgraded, verb), upgraded.to_dict(), json=json)
+    end_with(upgraded.exit_code)
+
+
+@contextmanager
+def _watching(*, json: bool) -> "Iterator[PlayListener]":
+    from aerie.report import provision as views
+
+    if json:
+        yield views.json_lines(sys.stdout)
+    else:
+        with views.show(_console(sys.stderr)) as listener:
+            yield listener
+
+
 @contextmanager
 def _listening(*, json: bool) -> "Iterator[Listener]":
     from aerie.report import live
@@ -371,4 +528,7 @@ def _listening(*, json: bool) -> "Iterator[Listener]":
 
 
 lock = Collection("lock", lock_capture, lock_diff, lock_show)
-namespace = Collection(approve, docs, plan, report, resume, runbook, runs, schema, snapshot, test, verify, lab, lock)
+namespace = Collection(
+    approve, docs, plan, provision, report, resume, rollback, runbook, runs, schema, snapshot, test, upgrade, verify,
+    lab, lock,
+)  # fmt: skip

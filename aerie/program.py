@@ -3,6 +3,7 @@
     0  done
     1  failed: an error, a command that ended non-zero, a bug of ours (the only one with a traceback)
     2  usage: nothing was started
+    3  drift: hosts differ from their locks     (a result; tasks pass it to end_with)
     4  stopped by a gate        (a result; tasks pass it to end_with)
     5  waiting for a person     (a result; tasks pass it to end_with)
   130  interrupted
@@ -19,13 +20,13 @@ from typing import TYPE_CHECKING, NoReturn
 from invoke import Collection, Exit, Failure, ParseError, UnexpectedExit
 from invoke import Program as InvokeProgram
 
-from .errors import AerieError
+from .errors import AerieError, UsageError
 from .paths import repository
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = ["Program", "end_with", "error_text", "main"]
+__all__ = ["Program", "ask", "end_with", "error_text", "main"]
 
 USAGE = 2
 INTERRUPTED = 130
@@ -36,6 +37,24 @@ def end_with(code: int) -> None:
     """End the program with `code`, silently; 0 goes on to the next task."""
     if code:
         raise Exit(code=code)
+
+
+def ask(question: str, *, no_input: bool = False) -> None:
+    """Return when a person answers yes. Any other answer, and the end of input, ends the program with nothing changed.
+
+    Raises UsageError where there is nobody to ask.
+    """
+    if no_input or not sys.stdin.isatty():
+        raise UsageError(
+            question,
+            seen="--no-input" if no_input else "no terminal to ask on",
+            expected="an answer",
+            remedy="Nothing was changed. Give --yes to go on without being asked.",
+        )
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise Exit("nothing was changed", code=1)
 
 
 def error_text(error: AerieError) -> str:

@@ -38,12 +38,12 @@ class Inventory:
 
     def names(self) -> list[str]:
         """All hosts, in the inventory's order."""
-        return [host.name for host in self.manager.list_hosts("all")]
+        return [str.__str__(host.name) for host in self.manager.list_hosts("all")]  # Ansible's own kind of str
 
     def groups(self, name: str) -> tuple[str, ...]:
         """The groups that the host is in, "all" and "ungrouped" aside."""
         groups = self.manager.get_host(name).get_groups()
-        return tuple(sorted({group.name for group in groups} - {"all", "ungrouped"}))
+        return tuple(sorted({str.__str__(group.name) for group in groups} - {"all", "ungrouped"}))
 
     def variables(self, name: str) -> dict[str, Any]:
         """The host's variables as Ansible holds them: not templated, each with its origin; without magic ones."""
