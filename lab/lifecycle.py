@@ -22,14 +22,14 @@ from aerie.errors import AerieError, UsageError
 from aerie.paths import state_dir
 from aerie.runbook.step import write_atomic
 
-from . import cgroups, network, scenario
+from . import cgroups, gpus, network, repository, scenario
 from .access import lab_key, write_access, write_locks
 from .base import base_image
 from .command import require_machine, run
 from .host import LabHost
 from .prepare import MAX_HOSTS, prepare
 
-__all__ = ["GIB", "HostStatus", "down", "gpu", "status", "up"]
+__all__ = ["GIB", "HostStatus", "down", "gpu", "repository_mode", "status", "up"]
 
 GIB = 1 << 30
 BOOT_TIMEOUT_S = 60  # 0.7 s was measured on a quiet machine, 2.7 s under load
@@ -53,32 +53,37 @@ class HostStatus:
 def up(
     count: int,
     *,
-    gpus: str = "none",
+    cards: str = "none",
     memory_bytes: int = 2 * GIB,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[LabHost, ...]:
     """lab01 to lab<count>, all of them answering on ssh with systemd started up. Those that run already are left alone.
 
-    gpus: the scenario of hosts that are not there yet, e.g. "healthy8"; "bare": cards and no driver; "none": no cards.
+    cards: the scenario of hosts that are not there yet, e.g. "healthy8"; "bare": cards and no driver; "none": no cards.
     memory_bytes: the limit of each host, page cache included; it is set on running hosts too.
     say: gets a line when something takes time. The first call on a machine builds the base image (about a minute).
     Hosts beyond `count` that run stay. A host that was switched off starts again with its files.
     """
     if not 1 <= count <= MAX_HOSTS:
         raise UsageError("lab.up", seen=count, expected=f"1 to {MAX_HOSTS} hosts", remedy="Ask for fewer hosts.")
-    chosen = None if gpus == "none" else scenario.load(gpus)
+    chosen = None if cards == "none" else scenario.load(cards)
     require_machine()
     network.require_mine(_state())
     image = _base() or base_image(say)  # without the lock: a build takes a minute, and `down` must not wait for it
+    distro = repository.distro_of(image)
+    packages = repository.build(distro, repository.uri(distro))
     with _locked():
         network.claim(_state())
         base = _choose_base(image)
+        repository.start(_state(), packages)
         hosts = tuple(_host(number) for number in range(1, count + 1))
         lab_key(_state())
         with ThreadPoolExecutor(max_workers=min(count, 8)) as pool:
             is_new = list(pool.map(lambda host: _start(host, base, memory_bytes, chosen), hosts))
-            _write_access()
-            list(pool.map(_wait, itertools.compress(hosts, is_new)))
+            _write_access(packages)
+            begun = list(itertools.compress(hosts, is_new))
+            list(pool.map(_wait, begun))
+            list(pool.map(lambda host: _complete(host, packages), begun))
     return hosts
 
 
@@ -95,8 +100,7 @@ def gpu(name: str, wanted: str) -> scenario.Scenario:
             expected="one with",
             remedy="invoke lab.down; invoke lab.up 1 --gpus bare",
         )
-    _on(host, ["tee", "/etc/lab/scenario.json", "/etc/lab/until-reboot"], stdin=chosen.document().encode())
-    _on(host, ["/usr/local/sbin/lab-gpu", "apply"])
+    gpus.apply(host, chosen, _repository())
     return chosen
 
 
@@ -107,16 +111,20 @@ def _running(name: str) -> LabHost:
     return _host(int(name.removeprefix("lab")))
 
 
-def _on(host: LabHost, argv: list[str], *, stdin: bytes = b"") -> None:
-    done = host.ssh(argv, stdin=stdin)
-    if done.returncode != 0:
-        tail = "\n".join(done.stderr.decode(errors="replace").strip().splitlines()[-10:])
-        raise AerieError(
-            f"{host.name}: {argv[0]}",
-            seen=f"exit {done.returncode}: {tail}",
-            expected="exit 0",
-            remedy="See invoke lab.status.",
-        )
+def repository_mode(wanted: str) -> None:
+    """Let the package repository go wrong: one of repository.MODES; "normal" mends it."""
+    require_machine()
+    network.require_mine(_state())
+    if _base() is None:
+        raise UsageError("lab", seen="nothing up", expected="a lab with hosts", remedy="Run invoke lab.up 1 first.")
+    with _locked():
+        repository.mode(_state(), _repository(), wanted)
+
+
+def _repository() -> repository.Repository:
+    """The lab's package repository, built when the cache does not have it."""
+    distro = repository.distro_of(_base() or Path())
+    return repository.build(distro, repository.uri(distro))
 
 
 def down() -> tuple[str, ...]:
@@ -130,6 +138,7 @@ def down() -> tuple[str, ...]:
         names = _names()
         with ThreadPoolExecutor(max_workers=8) as pool:
             list(pool.map(cgroups.kill, names))
+        repository.stop()
         network.release()
         for name in names:
             cgroups.remove(name)
@@ -213,7 +222,15 @@ def _start(host: LabHost, base: Path, memory_bytes: int, cards: scenario.Scenari
     return True
 
 
-def _write_access() -> None:
+def _complete(host: LabHost, packages: repository.Repository) -> None:
+    """Install the driver of a host that is to come up with one, once."""
+    wanted = host.folder / "upper/etc/lab/wants-driver"
+    if wanted.exists():
+        gpus.install_driver(host, packages)
+        wanted.unlink()
+
+
+def _write_access(packages: repository.Repository) -> None:
     rows = []
     for name in _names():
         host = _host(int(name.removeprefix("lab")))
@@ -221,14 +238,9 @@ def _write_access() -> None:
         if key.exists():
             rows.append((host, key.read_text()))
     write_access(_state(), rows)
-    write_locks(
-        _state(),
-        {
-            "URI": f"http://{network.GATEWAY}:8077/compute/cuda/repos/debian13/x86_64/",
-            "KEY_SHA256": "0" * 64,
-            "KEY_FINGERPRINT": "0" * 40,
-        },
-    )
+    distro = repository.distro_of(_base() or Path())
+    words = {"KEY_SHA256": packages.key_sha256, "KEY_FINGERPRINT": packages.key_fingerprint}
+    write_locks(_state(), {"URI": repository.uri(distro), **words})
 
 
 def _wait(host: LabHost) -> None:

@@ -1,10 +1,11 @@
 """A host's own files, in the layer above the base image, before its first boot and at each later start."""
 
+import gzip
 import os
 import shutil
 from pathlib import Path
 
-from . import network, standin
+from . import network
 from .access import lab_key, make_key
 from .host import LabHost
 from .scenario import Scenario
@@ -13,9 +14,9 @@ __all__ = ["MAX_HOSTS", "prepare"]
 
 MAX_HOSTS = 99
 FILES = Path(__file__).resolve().parent / "files"
-# The driver of a host that comes up with one; that of the lock `lab`.
-PREINSTALLED = "590.44.01"
 PROGRAMS = ("lab-init", "lab-gpu")
+# cpio's form "newc": a header of 110 bytes and the name that ends an archive; the host's update-initramfs fills it.
+EMPTY_ARCHIVE = b"070701" + b"0" * 8 * 11 + b"0000000b" + b"0" * 8 + b"TRAILER!!!\0" + b"\0" * 3
 
 
 def prepare(host: LabHost, scenario: Scenario | None) -> None:
@@ -33,7 +34,8 @@ def prepare(host: LabHost, scenario: Scenario | None) -> None:
         (folder / "upper/etc/lab/scenario.json").write_text(scenario.document())
         (folder / "upper/etc/lab/until-reboot").write_text("at the first boot")
         if scenario.has_driver:
-            _driver(folder / "upper", PREINSTALLED)
+            _driver_options(folder / "upper")
+            (folder / "upper/etc/lab/wants-driver").touch()
     made.touch()
 
 
@@ -57,8 +59,13 @@ def _kernel(upper: Path) -> None:
     modules = upper / "usr/lib/modules" / release
     (modules / "build").mkdir(parents=True, exist_ok=True)
     (upper / "boot").mkdir(exist_ok=True)
-    for file in (upper / f"boot/vmlinuz-{release}", modules / "modules.order", modules / "modules.builtin"):
-        file.touch()
+    for name in ("modules.order", "modules.builtin", "modules.builtin.modinfo"):
+        (modules / name).touch()
+    (upper / f"boot/vmlinuz-{release}").touch()
+    (upper / f"boot/config-{release}").write_text("CONFIG_RD_GZIP=y\n")
+    initrd = upper / f"boot/initrd.img-{release}"
+    if not initrd.exists():
+        initrd.write_bytes(gzip.compress(EMPTY_ARCHIVE))
     _install(FILES / "update-grub", upper / "usr/sbin/update-grub", 0o755)
     _install(FILES / "lab-kernel-log.service", upper / "etc/systemd/system/lab-kernel-log.service")
     wanted = upper / "etc/systemd/system/multi-user.target.wants/lab-kernel-log.service"
@@ -71,14 +78,8 @@ def _kernel(upper: Path) -> None:
         grub.write_text('GRUB_DEFAULT=0\nGRUB_CMDLINE_LINUX_DEFAULT="quiet"\nGRUB_CMDLINE_LINUX=""\n')
 
 
-def _driver(upper: Path, version: str) -> None:
-    """Library, module and their options, as if someone had copied them there; no package knows them."""
-    built = standin.build(version)
-    library = upper / "usr/lib/x86_64-linux-gnu"
-    _install(built / f"libnvidia-ml.so.{version}", library / f"libnvidia-ml.so.{version}")
-    (library / "libnvidia-ml.so.1").symlink_to(f"libnvidia-ml.so.{version}")
-    for module in (built / "open").iterdir():
-        _install(module, upper / "usr/lib/modules" / os.uname().release / "updates/dkms" / module.name)
+def _driver_options(upper: Path) -> None:
+    """What a host with a driver has beside its packages: the option of nvidia_uvm, and the IOMMU passing through."""
     option = upper / "etc/modprobe.d/nvidia-uvm.conf"
     option.parent.mkdir(parents=True, exist_ok=True)
     option.write_text("options nvidia_uvm uvm_disable_hmm=1\n")

@@ -56,8 +56,8 @@ class Scenario:
 
     def document(self) -> str:
         """/etc/lab/scenario.json, which lab-gpu on the host reads."""
-        parts = {"name": self.name, "cards": cards(), "always": self.always, "until_reboot": self.until_reboot}
-        return json.dumps(parts, indent=1)
+        parts = {"name": self.name, "kernels": self.kernels, "cards": cards()}
+        return json.dumps({**parts, "always": self.always, "until_reboot": self.until_reboot}, indent=1)
 
     @property
     def has_driver(self) -> bool:

@@ -53,7 +53,7 @@ def up(c: Context, count: str, gpus: str = "none", memory_mib: int = 2048) -> No
     """Bring up disposable hosts lab01, lab02 …"""
     from . import lifecycle as lab
 
-    hosts = lab.up(_number(count), gpus=gpus, memory_bytes=memory_mib << 20, say=_console(stderr=True).print)
+    hosts = lab.up(_number(count), cards=gpus, memory_bytes=memory_mib << 20, say=_console(stderr=True).print)
     _console().print(_table(lab.status()))
     _console().print(f"next: ssh -F {hosts[0].ssh_config} {hosts[0].name}", markup=False, highlight=False)
 
@@ -69,6 +69,20 @@ def gpu(c: Context, host: str, scenario: str) -> None:
 
     chosen = lab.gpu(host, scenario)
     _console().print(f"{host}: {chosen.about}; finding: {chosen.finding or 'none'}", markup=False, highlight=False)
+
+
+@task(
+    auto_shortflags=False,
+    positional=["mode"],
+    help={"mode": "gone, stale (packages missing), bad-hash, rotated-key; normal mends it"},
+)
+def repository(c: Context, mode: str) -> None:
+    """Let the hosts' package repository go wrong."""
+    from . import lifecycle as lab
+    from .repository import MODES
+
+    lab.repository_mode(mode)
+    _console().print(f"the repository is {mode}: {MODES[mode]}", markup=False, highlight=False)
 
 
 @task(auto_shortflags=False)
@@ -89,4 +103,4 @@ def status(c: Context) -> None:
     _console().print(_table(hosts) if hosts else "no lab host is up")
 
 
-collection = Collection("lab", up, down, gpu, status)
+collection = Collection("lab", up, down, gpu, repository, status)

@@ -69,7 +69,7 @@ def gpu_home(lab_home: Any) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(lab_home))
         lab.down()
-        lab.up(1, gpus="healthy8")
+        lab.up(1, cards="healthy8")
         yield
         lab.down()
 
@@ -106,7 +106,7 @@ def test_healthy_cards_are_eight_of_the_kind_that_the_inventory_names(
         same = {key: value for key, value in gpu.items() if key != "bus_id"}
         assert same == {
             "name": "NVIDIA RTX PRO 6000 Blackwell Server Edition", "pci": 0x2BB510DE, "capability": [12, 0],
-            "memory_mib": 97887, "bar1_mib": 131072, "width": 16, "persistence": 0, "ecc": [1, 1], "errors": 0,
+            "memory_mib": 97887, "bar1_mib": 131072, "width": 16, "persistence": 1, "ecc": [1, 1], "errors": 0,
             "rows": [0, 0, 0, 0], "mig": [0, 0], "power_mw": 600000, "limits_mw": [300000, 600000], "reasons": 1,
             "gsp": "590.44.01", "mode": 0, "recovery": 0, "nvlink": "error 3", "p2p": [0] * 8,
         }  # fmt: skip
@@ -216,7 +216,7 @@ def test_bare_cards_have_no_driver_and_the_inventory_counts_them(own_lab: Any, s
     import yaml
 
     lab.down()
-    (host,) = lab.up(1, gpus="bare")
+    (host,) = lab.up(1, cards="bare")
     assert len(said(host, "lspci", "-n", "-d", "10de:2bb5").splitlines()) == 8
     assert host.ssh(["ls", "/proc/driver/nvidia"]).returncode == 2
     row = yaml.safe_load(host.inventory.read_text())["all"]["children"]["lab"]["hosts"][host.name]
