@@ -166,7 +166,7 @@ def _counts(finding: Finding) -> bool:
 
 
 def _apply(findings: Sequence[Finding]) -> tuple[str, ...]:
-    layers = {one.layer for one in findings if _counts(one) and one.fix is Fix.PROVISION}
+    layers = {rows()[one.id].role for one in findings if _counts(one) and one.fix is Fix.PROVISION}
     return tuple(layer for layer in LAYERS if layer in layers)
 
 
@@ -174,7 +174,7 @@ def _reboot(findings: Sequence[Finding], waived: Sequence[Waived], apply: Sequen
     reasons = tuple(
         f"{one.id}: {one.seen}, expected {one.expected}"
         for one in findings
-        if _counts(one) and (one.fix is Fix.REBOOT or (one.needs_reboot and one.layer in apply))
+        if _counts(one) and (one.fix is Fix.REBOOT or (one.needs_reboot and rows()[one.id].role in apply))
     )
     if not reasons:
         return Reboot(needed=False)

@@ -51,7 +51,12 @@ def _apt(case: Case) -> Iterator[Finding]:
     for (uri, _), files in keyrings.items():
         if len(files) > 1:
             seen = "; ".join(f"{file}: {keyring}" for keyring, file in files.items())
-            yield case.finding("base.apt-source-conflict", seen=seen, expected=f"one source for {uri}")
+            yield case.finding(
+                "base.apt-source-conflict",
+                seen=seen,
+                expected=f"one source for {uri}",
+                files=" and ".join(files.values()),
+            )
             break  # apt stops at the first one too
     trusted = [("trusted for every source", known(base.apt_key_fingerprints) or ())]
     trusted += [(source.signed_by or source.file, known(source.fingerprints) or ()) for source in sources]

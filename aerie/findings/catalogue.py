@@ -21,6 +21,7 @@ class Row:
     """One id. remedies: text by fix, with words in braces to fill in; source: where the state was seen.
 
     refuses: while a finding of this id is a person's to mend, nothing else may be changed on the host.
+    role: the layer whose role mends it.
     """
 
     id: str
@@ -29,6 +30,7 @@ class Row:
     fix: Fix
     needs_reboot: bool
     refuses: bool
+    role: str
     title: str
     remedies: Mapping[Fix, str]
     source: str
@@ -85,6 +87,7 @@ def _row(row: Mapping[str, str | bool]) -> Row:
         fix=fix,
         needs_reboot=bool(row.get("needs_reboot", False)),
         refuses=bool(row.get("refuses", False)),
+        role=str(row.get("role", str(row["id"]).partition(".")[0])),
         title=str(row["title"]),
         remedies=MappingProxyType({fix: str(row["remedy"]), **others}),
         source=str(row["source"]),

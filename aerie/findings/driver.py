@@ -152,21 +152,29 @@ def _repository(case: Case, *, is_installed: bool) -> Iterator[Finding]:
     right = f"{snapshot.os.id}{snapshot.os.version_id.replace('.', '')}"
     tree = TREE.search(lock.uri)
     if tree and tree[1] != right:
+        what = f"The lock itself names the wrong tree: give {case.host} a lock whose [driver] repository is {right}."
         yield case.finding(
-            "driver.repository-wrong", seen=f"lock: {lock.uri}", expected=f"tree {right}", fix=Fix.PERSON, tree=right
+            "driver.repository-wrong", seen=f"lock: {lock.uri}", expected=f"tree {right}", fix=Fix.PERSON, what=what
         )
         return
     sources = known(snapshot.base.apt_sources)
     if sources is None:
         return
+    expected = f"{lock.uri} with key {lock.key_fingerprint[-8:]}"
+    others = [source for source in sources if (found := TREE.search(source.uri)) and found[1] != right]
+    if others:
+        files = ", ".join(dict.fromkeys(source.file for source in others))
+        seen = "; ".join(dict.fromkeys(source.uri for source in others))
+        what = f"On {case.host}: remove {files}, whose packages are for another system; then run again."
+        yield case.finding("driver.repository-wrong", seen=seen, expected=expected, fix=Fix.PERSON, what=what)
+        return
     mine = [source for source in sources if _same(source.uri, lock.uri)]
-    wrong = [source.uri for source in sources if (found := TREE.search(source.uri)) and found[1] != right]
-    for source in mine:
-        keys = known(source.fingerprints)
-        if keys is not None and lock.key_fingerprint not in keys:
-            wrong.append(f"{source.uri} with key {', '.join(key[-8:] for key in keys) or 'none'}")
+    wrong = [
+        f"{source.uri} with key {', '.join(key[-8:] for key in keys) or 'none'}"
+        for source in mine
+        if (keys := known(source.fingerprints)) is not None and lock.key_fingerprint not in keys
+    ]
     if wrong:
-        expected = f"{lock.uri} with key {lock.key_fingerprint[-8:]}"
         yield case.finding("driver.repository-wrong", seen="; ".join(wrong), expected=expected)
     elif not mine and is_installed:
         yield case.finding("driver.repository-missing", seen="no such source", expected=lock.uri)

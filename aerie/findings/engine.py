@@ -19,7 +19,7 @@ def judge(case: Case) -> Iterator[Finding]:
         yield case.finding("engine.user-shell", seen=str(engine.user_shell), expected=NO_SHELLS[0])
     elsewhere = [socket for socket in known(engine.listening) or () if not _is_allowed(socket, lock.bind)]
     if elsewhere:
-        yield case.finding("engine.bind-open", seen=", ".join(elsewhere), expected=lock.bind)
+        yield case.finding("engine.bind-open", seen=", ".join(elsewhere), expected=lock.bind, bind=lock.bind)
 
 
 def _is_allowed(socket: str, bind: str) -> bool:

@@ -1,5 +1,6 @@
 """What differs in a host's kernels: the running one, the one that boots next, their command line, Secure Boot."""
 
+import re
 from collections.abc import Iterator
 
 from .case import Case, known
@@ -34,7 +35,15 @@ def _series(case: Case) -> Iterator[Finding]:
                 "kernel.reboot-pending", seen=f"{kernel.release} runs", expected=f"{next_release}, which boots next"
             )
         return
-    fix = Fix.REBOOT if next_fits else Fix.PROVISION if lock.image else Fix.PERSON
+    # A newer kernel boots before the one that the lock's image would bring.
+    is_newer = max(map(_numbers, lock.series)) < _numbers(next_release)
+    is_beyond_provision = not lock.image or is_newer
+    fix = Fix.REBOOT if next_fits else Fix.PERSON if is_beyond_provision else Fix.PROVISION
+    what = (
+        f"{next_release} would still boot first: purge its packages, or give {case.host} a lock for its series."
+        if is_newer
+        else f"The lock leaves the kernel's package alone: install one of {' or '.join(lock.series)} on {case.host}."
+    )
     seen = f"{kernel.release} runs" if next_release == kernel.release else (
         f"{kernel.release} runs, {next_release} boots next"
     )  # fmt: skip
@@ -45,12 +54,18 @@ def _series(case: Case) -> Iterator[Finding]:
         expected=" or ".join(lock.series),
         fix=fix,
         needs_reboot=not running_fits,
+        what=what,
     )
 
 
 def _fits(release: str, series: tuple[str, ...]) -> bool:
     """Does "6.8.0-31-generic" belong to "6.8"? "6.1" has no part in 6.17."""
     return not series or any(release.startswith(one) and not release[len(one) :][:1].isdigit() for one in series if one)
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    """(6, 8) of "6.8.0-31-generic": what is compared of kernels and series."""
+    return tuple(int(number) for number in re.findall(r"\d+", release)[:2])
 
 
 def _headers(case: Case) -> Iterator[Finding]:

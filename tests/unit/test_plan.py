@@ -8,7 +8,21 @@ from aerie import plan
 from aerie.findings import Severity
 from aerie.plan import HostState, Plan, host_plan
 from tests.snapshots import snapshot_with
-from tests.unit.findings.examples import PACKAGES, a_host, bare, each_gpu, lock_with, package, process, stack, waiver
+from tests.unit.findings.examples import (
+    CUDA_DEBIAN,
+    CUDA_UBUNTU,
+    KEY,
+    PACKAGES,
+    a_host,
+    bare,
+    each_gpu,
+    lock_with,
+    package,
+    process,
+    source,
+    stack,
+    waiver,
+)
 
 TODAY = date(2026, 11, 30)
 LOADED = {"driver/loaded_version": "590.44.01"}
@@ -95,6 +109,8 @@ def test_a_kernel_without_a_module_is_not_booted_unless_the_driver_is_applied():
         ({f"{PACKAGES}/nvidia-dkms": package("590.48.01-1")}, {}, "driver.mixed-flavours"),
         ({"os/id": "debian", "os/version_id": "13"}, {"systems": ["debian-13"]}, "driver.repository-wrong"),
         ({"os/version_id": "22.04", "base/needrestart": "a"}, {}, "base.unsupported-system"),
+        ({"base/apt_sources/1": source(CUDA_DEBIAN, "/x.gpg", KEY), **DRIVER}, {}, "driver.repository-wrong"),
+        ({"base/apt_sources/1": source(CUDA_UBUNTU, "/x.gpg", KEY)}, {}, "base.apt-source-conflict"),
     ],
 )
 def test_what_a_person_must_mend_first_stops_every_change(changes, lock, blocked):
@@ -103,11 +119,16 @@ def test_what_a_person_must_mend_first_stops_every_change(changes, lock, blocked
     assert result.findings[0].severity is Severity.FATAL
 
 
-def test_a_source_of_another_system_stops_nothing_where_the_lock_is_right():
-    other = {"file": "/x.list", "uri": "https://mirror.example/compute/cuda/repos/debian12/x86_64/", "suites": ["/"],
-             "signed_by": "/x.gpg", "fingerprints": []}  # fmt: skip
-    result = made({"base/apt_sources/1": other})
+def test_a_repository_whose_key_is_another_is_provisions_to_mend():
+    result = made({"base/apt_sources/2/fingerprints": ["0" * 40]})
     assert (result.blocked, result.apply) == ((), ("driver",))
+
+
+def test_an_old_driver_below_the_toolkit_is_the_drivers_to_mend():
+    result = made({**stack("580.173.02"), "driver/loaded_version": "580.173.02"})
+    assert ids(result.findings) == ["driver.version-mismatch", "cuda.ptx-jit"]
+    assert result.apply == ("driver",)
+    assert len(result.reboot.reasons) == 2
 
 
 # Waivers --------------------------------------------------------------------------------------------------------------

@@ -300,8 +300,10 @@ def test_a_series_ends_at_a_number(series, fits):
     ("release", "next_release", "image", "fix"),
     [
         ("6.14.0-24-generic", "6.8.0-88-generic", "linux-image-generic", Fix.REBOOT),
-        ("6.14.0-24-generic", "6.14.0-24-generic", "linux-image-generic", Fix.PROVISION),
-        ("6.14.0-24-generic", "6.14.0-24-generic", "", Fix.PERSON),
+        ("6.5.0-24-generic", "6.5.0-24-generic", "linux-image-generic", Fix.PROVISION),
+        ("6.5.0-24-generic", "6.5.0-24-generic", "", Fix.PERSON),
+        ("6.14.0-24-generic", "6.14.0-24-generic", "linux-image-generic", Fix.PERSON),
+        ("6.8.0-88-generic", "6.14.0-24-generic", "linux-image-generic", Fix.PERSON),
     ],
 )
 def test_a_kernel_outside_the_series(release, next_release, image, fix):
