@@ -1,4 +1,4 @@
-"""The probe as one script for a bare `python3 -I -`: made on the controller, never sent itself."""
+"""The probe as one script for a bare `python3 -I -S -`: made on the controller, never sent itself."""
 
 import ast
 import base64
@@ -16,17 +16,18 @@ __all__ = ["script", "trimmed"]
 FOLDER = Path(__file__).resolve().parent
 NVML_NAME = re.compile(r"\bpynvml\.(\w+)")
 
-# Modules come as source: compiled code would fit one version of Python only.
+# Modules come as source: compiled code would fit one version of Python only. What is imported here and in the modules
+# is chosen for its time too: base85 takes 20 ms to decode, importlib.util and shutil 5 ms each to import.
 LOADER = """\
 import sys
 if sys.version_info < (3, 9):
     sys.exit("python3 on the host is " + sys.version.split()[0] + "; the probe needs 3.9")
-import base64, importlib.abc, importlib.util, json, zlib
-SOURCES = json.loads(zlib.decompress(base64.b85decode("{sources}")))
-class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+import binascii, importlib.machinery, json, zlib
+SOURCES = json.loads(zlib.decompress(binascii.a2b_base64("{sources}")))
+class Finder:
     def find_spec(self, name, path=None, target=None):
         if name in SOURCES:
-            return importlib.util.spec_from_loader(name, self, is_package=name in ("aerie", "aerie.probe"))
+            return importlib.machinery.ModuleSpec(name, self, is_package=name in ("aerie", "aerie.probe"))
     def create_module(self, spec):
         return None
     def exec_module(self, module):
@@ -46,7 +47,7 @@ def script() -> bytes:
     sources = {name: path.read_text() for name, path in sorted(files.items())}
     sources |= {"aerie": "", "aerie.probe": (FOLDER / "__init__.py").read_text()}
     sources["pynvml"] = trimmed(Path(pynvml.__file__).read_text(), set(NVML_NAME.findall(sources["aerie.probe.nvml"])))
-    packed = base64.b85encode(zlib.compress(json.dumps(sources).encode(), 9)).decode()
+    packed = base64.b64encode(zlib.compress(json.dumps(sources).encode(), 9)).decode()
     return LOADER.replace("{sources}", packed).encode()
 
 

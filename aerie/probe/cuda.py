@@ -6,7 +6,6 @@ import glob
 import json
 import os
 import re
-import shutil
 from typing import Any
 
 from .reading import Later, ProgramFailed, join, optional, program, reading
@@ -22,7 +21,7 @@ def cuda(path: str, linker: Later[str], root: str = "/") -> dict[str, Any]:
     return {
         "toolkits": toolkits(root),
         "default_path": "/" + os.path.relpath(os.path.realpath(link), root) if os.path.exists(link) else None,
-        "nvcc_in_path": shutil.which("nvcc", path=path),
+        "nvcc_in_path": _which("nvcc", path),
         "compat_in_ld_path": reading(lambda: compat(linker.get())),
     }
 
@@ -48,6 +47,11 @@ def compat(listing: str) -> str | None:
     """The forward-compatibility libcuda in `ldconfig -p`; None where the driver's own is what programs get."""
     paths = [line.rpartition(" => ")[2].strip() for line in listing.splitlines() if "libcuda.so.1 " in line]
     return next((path for path in paths if "/compat/" in path), None)
+
+
+def _which(program_name: str, path: str) -> str | None:
+    files = (os.path.join(folder, program_name) for folder in path.split(":") if folder)
+    return next((file for file in files if os.path.isfile(file) and os.access(file, os.X_OK)), None)
 
 
 def _version(document: str | None) -> str | None:

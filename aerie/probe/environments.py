@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import platform
 import re
 import sys
 from typing import Any
 
+from .machine import python_version
 from .reading import join, names, program, reading, text
 
 __all__ = ["environments", "python"]
@@ -44,7 +44,7 @@ def environments(root: str = "/") -> dict[str, dict[str, Any]]:
 def _system(root: str) -> str:
     host = join(root, "/usr/bin/python3")
     if root != "/" or os.path.realpath(sys.executable or "") == os.path.realpath(host):
-        return platform.python_version()
+        return python_version()
     if not os.path.exists(host):
         return ""
     return program(host, "-I", "-c", "import platform; print(platform.python_version())").get().strip()

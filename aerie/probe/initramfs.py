@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import lzma
 import os
 import re
 import subprocess
@@ -16,11 +14,26 @@ __all__ = ["version", "version_in"]
 
 HEADER = 110  # bytes of a cpio entry's head in the format "newc", which the kernel wants
 MODULE = re.compile(rb"/nvidia(-current)?\.ko(\.\w+)?$")
+
+
+# These two are imported where they are needed, which is seldom.
+def _gunzip(data: bytes) -> bytes:
+    import gzip
+
+    return gzip.decompress(data)
+
+
+def _unxz(data: bytes) -> bytes:
+    import lzma
+
+    return lzma.decompress(data)
+
+
 # What stands at the start of a compressed part, and the program or function that opens it.
 OPENERS: tuple[tuple[bytes, Any], ...] = (
-    (b"\x1f\x8b", gzip.decompress),
-    (b"\xfd7zXZ", lzma.decompress),
-    (b"\x5d\x00\x00", lzma.decompress),
+    (b"\x1f\x8b", _gunzip),
+    (b"\xfd7zXZ", _unxz),
+    (b"\x5d\x00\x00", _unxz),
     (b"\x28\xb5\x2f\xfd", ("zstd", "-dcq")),
     (b"\x02\x21\x4c\x18", ("lz4", "-dcq")),
 )

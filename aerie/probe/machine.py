@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import os
-import platform
 import shlex
+import sys
 from typing import Any
 
 from .reading import join, names, optional, reading, text
 
-__all__ = ["container", "machine", "os_release", "system"]
+__all__ = ["container", "machine", "os_release", "python_version", "system"]
 
 
 def machine(root: str = "/") -> dict[str, Any]:
     """The snapshot's `machine`."""
     return {
-        "hostname": platform.node(),
+        "hostname": os.uname().nodename,
         "machine_id": reading(_line, join(root, "/etc/machine-id")),
         "boot_id": reading(_line, join(root, "/proc/sys/kernel/random/boot_id")),
         "uptime_s": float(text(join(root, "/proc/uptime")).split()[0]),
-        "arch": platform.machine(),
+        "arch": os.uname().machine,
         "cpus": os.cpu_count() or 1,
         "memory_bytes": _memory(text(join(root, "/proc/meminfo"))),
         "shm_bytes": reading(_size, join(root, "/dev/shm")),
@@ -54,8 +54,13 @@ def system(root: str = "/") -> dict[str, Any]:
         "id": fields.get("ID", ""),
         "version_id": fields.get("VERSION_ID", ""),
         "codename": fields.get("VERSION_CODENAME", ""),
-        "python": platform.python_version(),
+        "python": python_version(),
     }
+
+
+def python_version() -> str:
+    """Of the interpreter that runs this, "3.12.3"."""
+    return ".".join(map(str, sys.version_info[:3]))
 
 
 def os_release(document: str) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from collections.abc import Iterable
 
 from .reading import join, names, optional, text
@@ -71,6 +70,8 @@ def sockets(table: str) -> dict[str, str]:
 
 
 def _address(word: str) -> str:
+    import socket  # where no engine runs, nobody needs it
+
     host, _, port = word.partition(":")
     # Words of 32 bits, each in the machine's byte order.
     raw = b"".join(bytes.fromhex(host[at : at + 8])[::-1] for at in range(0, len(host), 8))

@@ -40,7 +40,7 @@ def test_modules_import_the_standard_library_and_pynvml_alone(path):
 
 
 def run(*arguments, python=sys.executable):
-    argv = [python, "-I", "-", *arguments]
+    argv = [python, "-I", "-S", "-", *arguments]
     return subprocess.run(argv, input=bundle.script(), capture_output=True, check=False, timeout=60, cwd="/")
 
 
