@@ -62,17 +62,21 @@ def _version(case: Case, compilers: list[Toolkit], mine: Toolkit | None) -> Iter
 
 def _jit(case: Case, mine: Toolkit | None, causes: Collection[str]) -> Iterator[Finding]:
     """A driver that is older than what this toolkit compiles for: a version check must refuse it already."""
-    lock, loaded = case.lock, case.snapshot.driver.loaded_version
-    if mine is None or loaded is None or version(loaded) >= version(lock.cuda.min_driver):
+    lock, driver = case.lock, case.snapshot.driver
+    if mine is None or driver.loaded_version is None:
+        return
+    # PTX is compiled by the driver's libraries, not by the module.
+    running = known(driver.library_version) or driver.loaded_version
+    if version(running) >= version(lock.cuda.min_driver):
         return
     is_lock_too_old = version(lock.driver.version) < version(lock.cuda.min_driver)
     # One release back in the same branch is what driver.version-mismatch says already.
-    is_branch = version(loaded)[0] < version(lock.cuda.min_driver)[0]
+    is_branch = version(running)[0] < version(lock.cuda.min_driver)[0]
     if "driver.version-mismatch" in causes and not is_branch and not is_lock_too_old:
         return
     yield case.finding(
         "cuda.ptx-jit",
-        seen=f"driver {loaded}, toolkit {mine.version or mine.nvcc}",
+        seen=f"driver {running}, toolkit {mine.version or mine.nvcc}",
         expected=f"driver {lock.cuda.min_driver} or newer",
         fix=Fix.PERSON if is_lock_too_old else Fix.PROVISION,
         least=lock.cuda.min_driver,

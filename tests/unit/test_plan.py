@@ -125,7 +125,8 @@ def test_a_repository_whose_key_is_another_is_provisions_to_mend():
 
 
 def test_an_old_driver_below_the_toolkit_is_the_drivers_to_mend():
-    result = made({**stack("580.173.02"), "driver/loaded_version": "580.173.02"})
+    old = {"driver/loaded_version": "580.173.02", "driver/library_version": "580.173.02"}
+    result = made({**stack("580.173.02"), **old})
     assert ids(result.findings) == ["driver.version-mismatch", "cuda.ptx-jit"]
     assert result.apply == ("driver",)
     assert len(result.reboot.reasons) == 2

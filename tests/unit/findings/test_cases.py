@@ -221,8 +221,13 @@ def test_a_lock_whose_own_driver_is_too_old_is_a_persons_to_change():
     assert "at least 590.48.01" in finding.remedy
 
 
+def test_a_new_library_on_an_old_module_compiles_right_if_it_runs_at_all():
+    assert ids(found({"driver/loaded_version": "580.173.02"})) == ["driver.version-mismatch"]
+
+
 def test_one_release_back_in_the_same_branch_is_the_version_mismatch_alone():
-    assert ids(found({"driver/loaded_version": "590.44.01"})) == ["driver.version-mismatch"]
+    older = {"driver/loaded_version": "590.44.01", "driver/library_version": "590.44.01"}
+    assert ids(found({**stack("590.44.01"), **older})) == ["driver.version-mismatch"]
 
 
 # 30 ------------------------------------------------------------------------------------------------------------------
