@@ -65,8 +65,9 @@ def _jit(case: Case, mine: Toolkit | None, causes: Collection[str]) -> Iterator[
     lock, driver = case.lock, case.snapshot.driver
     if mine is None or driver.loaded_version is None:
         return
-    # PTX is compiled by the driver's libraries, not by the module.
-    running = known(driver.library_version) or driver.loaded_version
+    running = driver.loaded_version
+    if known(driver.library_version) not in (None, running):
+        return  # a library on a module of another version: CUDA does not start at all
     if version(running) >= version(lock.cuda.min_driver):
         return
     is_lock_too_old = version(lock.driver.version) < version(lock.cuda.min_driver)

@@ -221,7 +221,7 @@ def test_a_lock_whose_own_driver_is_too_old_is_a_persons_to_change():
     assert "at least 590.48.01" in finding.remedy
 
 
-def test_a_new_library_on_an_old_module_compiles_right_if_it_runs_at_all():
+def test_a_library_on_a_module_of_another_version_runs_nothing_that_could_be_wrong():
     assert ids(found({"driver/loaded_version": "580.173.02"})) == ["driver.version-mismatch"]
 
 
