@@ -53,18 +53,24 @@ class Unreachable(AerieError):
 @contextmanager
 def connected(host: Host, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> Iterator[Connection]:
     """An open connection, closed at the end. Raises Unreachable, and UsageError for arguments that nobody knows."""
-    connection = _connection(host, connect_timeout_s)
+    way = list(_hops(_connection(host, connect_timeout_s)))
     try:
-        try:
-            connection.open()
-        except Exception as error:
-            raise _unreachable(host, connection, error, connect_timeout_s) from error
-        yield connection
+        for hop in reversed(way):  # the farthest jump host first, so that an error names the one that it is about
+            try:
+                hop.open()
+            except Exception as error:
+                raise _unreachable(host, hop, error, connect_timeout_s) from error
+        yield way[0]
     finally:
-        hop: Any = connection
-        while isinstance(hop, Connection):
+        for hop in way:
             hop.close()
-            hop = hop.gateway
+
+
+def _hops(connection: Any) -> Iterator[Connection]:
+    """The host's connection, then those of the jump hosts on the way to it."""
+    while isinstance(connection, Connection):
+        yield connection
+        connection = connection.gateway
 
 
 def _connection(host: Host, connect_timeout_s: float) -> Connection:
@@ -72,7 +78,7 @@ def _connection(host: Host, connect_timeout_s: float) -> Connection:
     options = _options(host)
     config = Config(ssh_config=_ssh_config(host, options))
     key = next((str(variables[name]) for name in KEYS if variables.get(name)), None)
-    connection = hop = Connection(
+    connection = Connection(
         host.address,
         user=host.user,
         port=host.port,
@@ -85,10 +91,9 @@ def _connection(host: Host, connect_timeout_s: float) -> Connection:
             "auth_timeout": connect_timeout_s,
         },
     )
-    while isinstance(hop, Connection):  # the host, then each jump host
+    for hop in _hops(connection):
         _know_keys(hop)
         hop.client.set_missing_host_key_policy(RejectPolicy())  # fabric would add unknown keys
-        hop = hop.gateway
     return connection
 
 

@@ -25,7 +25,7 @@ CAP_BYTES = 64 << 20
 NO_SUDO = re.compile(
     r"^sudo: (a (password|terminal) is required|.*not found)|is not in the sudoers|may not run sudo", re.M
 )
-NO_PYTHON = re.compile(r"python3\S*:( command)? not found|python3: No such file", re.M)
+NO_PYTHON = re.compile(r"python\S*: (command )?not found|python\S*: No such file", re.MULTILINE)
 
 
 class Unprobed(AerieError):
@@ -80,8 +80,9 @@ def _command(host: Host) -> str:
     argv = ["sh", "-c", script]
     if host.is_local and os.geteuid() == 0 and shutil.which("runuser"):
         # The limits of this process are those of the session that it was started from, perhaps long ago. runuser
-        # opens a new one; over ssh the connection is one.
-        argv = ["runuser", "-u", "root", "--", *argv]
+        # opens a new one, where PAM is set up; over ssh the connection is one.
+        session = "runuser -u root --"
+        argv = ["sh", "-c", f'{session} true 2>/dev/null && exec {session} "$@"; exec "$@"', "sh", *argv]
     return shlex.join(argv)
 
 
@@ -106,7 +107,7 @@ def _may_sudo() -> bool:
 
 def _unprobed(host: Host, result: Result) -> Unprobed:
     said = result.tail or f"exit {result.exit_code}"
-    if NO_PYTHON.search(result.stderr) or (result.exit_code == 127 and "python" in result.stderr):
+    if NO_PYTHON.search(result.stderr) or "the probe needs" in result.stderr:
         return Unprobed(
             host,
             "python",

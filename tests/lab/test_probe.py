@@ -194,3 +194,21 @@ def test_a_program_that_does_not_end(host: Host) -> None:
 def test_a_host_that_goes_down_meanwhile(host: Host, lab_host: lab.LabHost, said: Callable[..., str]) -> None:
     result = remote.run(host, ["sh", "-c", "kill -9 $PPID; sleep 30"], timeout_s=20)
     assert result.exit_code == -1
+
+
+def test_through_a_jump_host(host: Host, own_lab, tmp_path, monkeypatch) -> None:
+    second = lab.up(2)[1]
+    (tmp_path / ".ssh").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    # As with ssh, the jump host's user, key and known hosts come from ssh's own configuration.
+    access = f"User root\n  IdentityFile {own_lab}/id_ed25519\n  UserKnownHostsFile {own_lab}/known_hosts\n"
+    (tmp_path / ".ssh/config").write_text(f"Host {host.address}\n  {access}")
+    behind = inventory.host(second.name, second.inventory)
+    arguments = f"{behind.variables['ansible_ssh_common_args']} -o ProxyJump={host.address}"
+    jumping = replace(behind, variables={**behind.variables, "ansible_ssh_common_args": arguments})
+    came_from = remote.run(jumping, ["sh", "-c", "echo $SSH_CONNECTION"]).stdout.split()[0]
+    assert came_from == host.address
+    assert remote.probe(jumping).machine.hostname == second.name
+    (tmp_path / ".ssh/config").write_text(f"Host {host.address}\n  {access.replace('known_hosts', 'nothing')}")
+    with pytest.raises(Unreachable, match=f"root@{host.address}:22 has a key that nobody vouched for"):
+        remote.probe(jumping)
