@@ -226,7 +226,7 @@ def provision(
         how: Any = {"forks": forks, "serial": serial, "max_fail_percentage": max_fail_percentage}
         how |= {"allow_busy": allow_busy, "may_reboot": not no_reboot}
         outcome = library.apply(prepared, listener=listener, **how)
-    _show_outcome(outcome, "provision", json=json)
+    _show_outcome(outcome, "provision", inventory, json=json)
 
 
 @task(
@@ -263,7 +263,7 @@ def upgrade(
         how: Any = {"forks": forks, "serial": serial, "max_fail_percentage": max_fail_percentage}
         how |= {"allow_busy": allow_busy, "may_reboot": not no_reboot}
         upgraded = upgrades.upgrade(prepared, auto_rollback=auto_rollback, listener=listener, **how)
-    _show_upgraded(upgraded, "upgrade", json=json)
+    _show_upgraded(upgraded, "upgrade", inventory, json=json)
 
 
 @task(auto_shortflags=False, help=CHANGING)
@@ -290,7 +290,7 @@ def rollback(
         how: Any = {"forks": forks, "serial": serial, "max_fail_percentage": max_fail_percentage}
         how |= {"allow_busy": allow_busy, "may_reboot": not no_reboot}
         returned = upgrades.rollback(prepared, listener=listener, **how)
-    _show_upgraded(returned, "rollback", json=json)
+    _show_upgraded(returned, "rollback", inventory, json=json)
 
 
 @task(
@@ -491,17 +491,17 @@ def _agree(plan: Any, inventory: str, *, check: bool, yes: bool, no_input: bool,
         ask(f"Apply to {', '.join(host.host for host in plan.changing())}?", no_input=no_input)
 
 
-def _show_outcome(outcome: Any, verb: str, *, json: bool) -> None:
+def _show_outcome(outcome: Any, verb: str, inventory: str, *, json: bool) -> None:
     from aerie.report import provision as views
 
-    _show(views.outcome_view(outcome, verb), outcome.to_dict(), json=json)
+    _show(views.outcome_view(outcome, verb, inventory), outcome.to_dict(), json=json)
     end_with(outcome.exit_code)
 
 
-def _show_upgraded(upgraded: Any, verb: str, *, json: bool) -> None:
+def _show_upgraded(upgraded: Any, verb: str, inventory: str, *, json: bool) -> None:
     from aerie.report import provision as views
 
-    _show(views.upgraded_view(upgraded, verb), upgraded.to_dict(), json=json)
+    _show(views.upgraded_view(upgraded, verb, inventory), upgraded.to_dict(), json=json)
     end_with(upgraded.exit_code)
 
 

@@ -5,7 +5,9 @@ Logs and events of every play stay in <state>/hosts/plays/<id>/.
 
 import os
 import secrets
+import shutil
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -212,6 +214,9 @@ def play(
         listener(grid)
         return True
 
+    # Connections that stay open are this play's alone: one left by another inventory may lead to another host of the
+    # same address, whose key nobody would check again. Short, because a socket's path has at most 108 characters.
+    sockets = tempfile.mkdtemp(prefix="aerie-ssh-")
     thread, runner = ansible_runner.run_async(
         private_data_dir=str(folder),
         project_dir=str(repository()),
@@ -221,7 +226,7 @@ def play(
         extravars=dict(variables),
         forks=forks,
         cmdline="--check" if check else None,
-        envvars=_environment(),
+        envvars=_environment(sockets),
         ident="play",
         quiet=True,
         suppress_env_files=True,
@@ -236,16 +241,23 @@ def play(
         stop.set()
         thread.join(30)
         raise
+    finally:
+        shutil.rmtree(sockets, ignore_errors=True)
     grid.finish()
     listener(grid)
     _require_answers(runner, grid, folder)
     return PlayResult(id=identity, hosts=grid.results(), wall_s=time.monotonic() - grid.started, folder=folder)
 
 
-def _environment() -> dict[str, str]:
+def _environment(sockets: str) -> dict[str, str]:
     # ansible-playbook lies beside this Python, on PATH or not; it wants a UTF-8 locale.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    return {"ANSIBLE_CONFIG": str(repository() / "ansible.cfg"), "LC_ALL": "C.UTF-8", "PATH": path}
+    return {
+        "ANSIBLE_CONFIG": str(repository() / "ansible.cfg"),
+        "ANSIBLE_SSH_CONTROL_PATH_DIR": sockets,
+        "LC_ALL": "C.UTF-8",
+        "PATH": path,
+    }
 
 
 def _inventory(hosts: Sequence[HostInput]) -> dict[str, Any]:

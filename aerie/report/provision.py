@@ -1,6 +1,7 @@
 """A play while it runs, as a grid of hosts and layers, and what provisioning came to. Values in, renderables out."""
 
 import json
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -81,8 +82,11 @@ def grid_view(grid: Grid, now: float) -> RenderableType:
     return Group(table, *rest, Text(foot, style="bold"))
 
 
-def outcome_view(outcome: Outcome, verb: str) -> RenderableType:
-    """One line a host, failed ones last with their error and what to do; totals. verb: "provision", "upgrade" …"""
+def outcome_view(outcome: Outcome, verb: str, inventory: str = "") -> RenderableType:
+    """One line a host, failed ones last with their error and what to do; totals; the next command.
+
+    verb: "provision", "upgrade", "rollback". inventory: as given to the task, for that command.
+    """
     table = Table("host", "state", "layers", "changed", "reboots", box=box.SIMPLE_HEAD, pad_edge=False)
     for host in sorted(outcome.hosts, key=lambda one: one.state not in (State.DONE, State.UNCHANGED)):
         layers = " ".join(layer for layer in host.layers if layer != "reboot") or "–"
@@ -93,18 +97,18 @@ def outcome_view(outcome: Outcome, verb: str) -> RenderableType:
     totals = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     log = f"; log {outcome.folder}" if outcome.folder else ""
     bad = [host.host for host in outcome.hosts if host.state not in (State.DONE, State.UNCHANGED)]
-    again = [Text(f"next: ./invoke {verb} --host {','.join(bad)}", style="bold")] if bad else []
+    again = [Text(f"next: ./invoke {verb} --host {','.join(bad)}{_inventory(inventory)}", style="bold")] if bad else []
     return Group(table, *errors, Text(f"{totals}; {duration(outcome.wall_s)}{log}", style="bold"), *again)
 
 
-def upgraded_view(upgraded: Upgraded, verb: str) -> RenderableType:
+def upgraded_view(upgraded: Upgraded, verb: str, inventory: str = "") -> RenderableType:
     """As outcome_view; then the way back, taken or offered, and what the inventory now says."""
-    parts = [outcome_view(upgraded.outcome, verb)]
+    parts = [outcome_view(upgraded.outcome, verb, inventory)]
     if upgraded.back is not None:
-        parts += [Text("taken back:", style="bold"), outcome_view(upgraded.back, "rollback")]
+        parts += [Text("taken back:", style="bold"), outcome_view(upgraded.back, "rollback", inventory)]
     elif upgraded.outcome.exit_code and verb == "upgrade":
         names = ",".join(host.host for host in upgraded.outcome.hosts)
-        parts.append(Text(f"the way back: ./invoke rollback --host {names}", style="bold"))
+        parts.append(Text(f"the way back: ./invoke rollback --host {names}{_inventory(inventory)}", style="bold"))
     parts += [Text(f"recorded in {path}") for path in upgraded.recorded]
     return Group(*parts)
 
@@ -151,6 +155,10 @@ def _error(host: HostOutcome) -> Text:
     lines = host.error.strip().splitlines()
     text = Text.assemble((f"{host.host}: ", "bold"), "\n  ".join(lines))
     return text + Text(f"\n  remedy: {NEXT[host.state]}") if host.state in NEXT else text
+
+
+def _inventory(path: str) -> str:
+    return f" --inventory {shlex.quote(path)}" if path else ""
 
 
 def _utc() -> str:
