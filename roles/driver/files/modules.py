@@ -46,9 +46,9 @@ def is_stale(kernel: str, file: str) -> bool:
 
 
 def make_log(version: str) -> str:
-    """The last lines of the newest log of a build of this version."""
-    logs = sorted((DKMS / version).glob("**/make.log"), key=lambda path: path.stat().st_mtime)
-    return "\n".join(logs[-1].read_text(errors="replace").splitlines()[-12:]) if logs else ""
+    """The last lines of the log of a build that failed: DKMS leaves it in build/ then, and moves it away otherwise."""
+    log = DKMS / version / "build/make.log"
+    return "\n".join(log.read_text(errors="replace").splitlines()[-12:]) if log.is_file() else ""
 
 
 def main() -> int:
