@@ -171,18 +171,22 @@ def pin(name: str, version: str) -> str:
 
 
 def foreign(request: dict[str, Any]) -> dict[str, Any]:
-    """request: uris, the repositories that driver packages may come from. packages: ["name=version from URI"]."""
+    """request: uri, the repository that driver packages come from, and source, our own list, which may still name
+    the repository before. packages: ["name=version from URI"] of those from elsewhere.
+    """
     have = {name: version for name, version in installed().items() if DRIVER.match(name)}
     _, text = run(["apt-cache", "policy", *have]) if have else (0, "")
-    ours = tuple(uri.rstrip("/") for uri in request["uris"] if uri)
+    source = Path(request["source"])
+    listed = re.findall(r"(?m)^URIs: *(\S+)", source.read_text()) if source.exists() else []
+    ours = tuple(uri.rstrip("/") for uri in (request["uri"], *listed))
     found, name, is_installed, sources = [], "", False, dict[str, list[str]]()
     for line in text.splitlines():
         if line and not line.startswith(" "):
             name = line.rstrip(":")
         elif re.match(r"^ (\*\*\*|   ) \S+( \d+| -\d+)?", line) and not line.startswith("       "):
             is_installed = line.startswith(" ***")
-        elif is_installed and (source := re.match(r"^ +-?\d+ (\w+:\S+)", line)):
-            sources.setdefault(name, []).append(source[1])
+        elif is_installed and (origin := re.match(r"^ +-?\d+ (\w+:\S+)", line)):
+            sources.setdefault(name, []).append(origin[1])
     for name, uris in sorted(sources.items()):
         elsewhere = [uri for uri in uris if not uri.rstrip("/").startswith(ours)]
         if len(elsewhere) == len(uris):
