@@ -74,8 +74,8 @@ def _kernel(upper: Path) -> None:
     if not wanted.is_symlink():
         wanted.symlink_to("/etc/systemd/system/lab-kernel-log.service")
     grub = upper / "etc/default/grub"
+    (upper / "etc/default/grub.d").mkdir(parents=True, exist_ok=True)
     if not grub.exists():
-        grub.parent.mkdir(parents=True, exist_ok=True)
         grub.write_text('GRUB_DEFAULT=0\nGRUB_CMDLINE_LINUX_DEFAULT="quiet"\nGRUB_CMDLINE_LINUX=""\n')
 
 
@@ -87,7 +87,6 @@ def _driver_options(upper: Path) -> None:
     loader = upper / "boot/grub/grub.cfg"
     loader.parent.mkdir(parents=True, exist_ok=True)
     loader.write_text(f"\tlinux\t/boot/vmlinuz-{os.uname().release} root=/dev/vda1 ro quiet iommu=pt\n")
-    (upper / "etc/default/grub.d").mkdir(exist_ok=True)
     (upper / "etc/default/grub.d/iommu.cfg").write_text('GRUB_CMDLINE_LINUX="iommu=pt"\n')
 
 
