@@ -6,21 +6,37 @@ import pytest
 from testinfra.host import Host as Connection
 
 from aerie.lock import Lock
-from aerie.snapshot import Filesystem, Snapshot
-from tests.hosts.reading import Measured
+from aerie.snapshot import Filesystem, Snapshot, Unknown
+from tests.hosts.reading import Measured, known
 
 
 @pytest.fixture
-def filesystem(snapshot: Snapshot, lock: Lock) -> Filesystem:
-    """The file system that the locked path lies on."""
+def missing_folder(snapshot: Snapshot, lock: Lock) -> PurePosixPath | None:
+    """The first of the folders down to the locked path that is not there; None when all are."""
+    path, folders = PurePosixPath(lock.storage.path), snapshot.storage.folders
+    not_seen = Unknown(unknown=f"the folders above {path}")
+    steps = [one for one in (*reversed(path.parents[:-1]), path) if str(one) not in snapshot.storage.filesystems]
+    return next((one for one in steps if one.name not in known(folders.get(str(one.parent), not_seen))), None)
+
+
+@pytest.fixture
+def filesystem(snapshot: Snapshot, lock: Lock, missing_folder: PurePosixPath | None) -> Filesystem:
+    """The file system that the locked path lies on; skips the test where there is no such folder."""
+    if missing_folder:
+        pytest.skip(f"no folder {missing_folder}: storage.path-missing")
     path, mounts = PurePosixPath(lock.storage.path), snapshot.storage.filesystems
     found = next((mounts[str(one)] for one in (path, *path.parents) if str(one) in mounts), None)
-    return found or pytest.skip(f"no file system is known below {path}")
+    return known(found or Unknown(unknown=f"no file system below {path}"))
 
 
 @pytest.mark.finding("storage.path-missing")
 def test_the_locked_path_is_a_folder(host: Connection, lock: Lock) -> None:
     assert host.file(lock.storage.path).is_directory is True
+
+
+@pytest.mark.finding("storage.path-missing")
+def test_the_locked_path_and_what_is_above_it_exist(missing_folder: PurePosixPath | None) -> None:
+    assert [f"no folder {one}" for one in (missing_folder,) if one] == []
 
 
 @pytest.mark.finding("storage.path-missing")

@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 
-from aerie.findings import rows
+from aerie import lock as locks
+from aerie.findings import diff, rows
 from aerie.layers import LAYERS
 from aerie.paths import repository
 from aerie.verify import Case
 from tests.hosts import conftest
+from tests.snapshots import document_with, snapshot_with
 from tests.unit.findings.examples import EXAMPLES, Example, a_host, lock_with, snapshot_of
 
 OF_THE_INVENTORY = {"base.waiver-expired"}  # no state of a host
@@ -117,6 +119,13 @@ def test_a_host_that_differs_in_one_thing_fails_the_tests_of_that_finding_and_no
     assert set(found.values()) == {example.id}, found
 
 
+def test_on_a_real_host_they_find_what_the_plan_finds():
+    lock, gpus = locks.load("ubuntu2404-cuda131"), type(a_host().gpus)(count=1)
+    host, snapshot = a_host(gpus=gpus), snapshot_with({}, "h200")
+    case = Case(host=host, lock=lock, snapshot=snapshot, today=DAY, is_live=False)
+    assert set(failed(case).values()) == {finding.id for finding in diff(lock, snapshot, host)}
+
+
 def run_pytest(*arguments: str) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
     return subprocess.run(argv, cwd=repository(), capture_output=True, text=True, timeout=120, check=False)
@@ -129,8 +138,6 @@ def test_the_projects_own_tests_do_not_collect_them():
 
 def test_pytest_alone_runs_them_on_a_recorded_snapshot_and_says_what_to_do(tmp_path):
     file = tmp_path / "gpu01.json"
-    from tests.snapshots import document_with
-
     file.write_text(json.dumps(document_with({"gpus/3/ecc_uncorrected": 2})))
     done = run_pytest("tests/hosts", "--snapshot", str(file), "--junitxml", str(tmp_path / "j.xml"))
     assert done.returncode == 1
