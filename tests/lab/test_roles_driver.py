@@ -185,7 +185,7 @@ def test_programs_on_the_gpus_stop_a_change_of_driver(host: LabHost, play: Calla
     before = _state(host, said)
     seen = play("lab-next", "driver")
     said(host, "systemctl", "stop", "trainer")
-    assert not seen.ok and re.search(r"driver\.busy: \d+ sleep use the GPUs", seen.text), seen.text
+    assert not seen.ok and re.search(r"GPUs in use: \d+ sleep;", seen.text), seen.text
     assert _state(host, said) == before
 
 
