@@ -181,6 +181,7 @@ def apply(
                 variables={
                     "aerie_serial": serial,
                     "aerie_max_fail_percentage": max_fail_percentage,
+                    **({"driver_allow_busy": True} if allow_busy else {}),
                     **(variables or {}),
                 },
                 forks=forks,
