@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Callable
 
 from .openpgp import fingerprints
-from .reading import Later, join, names, optional, reading, text
+from .reading import Later, join, names, optional, program, reading, text
 
-__all__ = ["keys", "needrestart", "pin_files", "sources", "unattended"]
+__all__ = ["config", "keys", "needrestart", "pin_files", "sources", "unattended"]
 
 ONE_LINE = re.compile(r"^deb\s+(?:\[(?P<options>[^\]]*)\]\s*)?(?P<uri>\S+)\s+(?P<suite>\S+)")
 RESTART = re.compile(r"^\s*\$nrconf\{['\"]?restart['\"]?\}\s*=\s*['\"](\w)['\"]", re.MULTILINE)
@@ -47,11 +47,16 @@ def keys(root: str = "/") -> list[str]:
     return found
 
 
-def unattended(config: Later[str], packages: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
-    """The snapshot's Unattended from `apt-config dump`; None where unattended-upgrades is not installed."""
+def config() -> Later:
+    """apt's whole configuration, as `apt-config dump` has it."""
+    return program("apt-config", "dump")
+
+
+def unattended(packages: dict[str, dict[str, Any]], dump: Callable[[], Later] = config) -> dict[str, Any] | None:
+    """The snapshot's Unattended from apt's configuration; None where unattended-upgrades is not installed."""
     if packages.get("unattended-upgrades", {"status": "un"})["status"][1] != "i":
         return None
-    matches = [match for match in map(CONFIG.match, config.get().splitlines()) if match]
+    matches = [match for match in map(CONFIG.match, dump().get().splitlines()) if match]
     settings = [(match["key"], match["value"]) for match in matches]
     value = dict(settings)
     is_enabled = all(

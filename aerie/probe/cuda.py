@@ -15,7 +15,7 @@ __all__ = ["compat", "cuda", "toolkits"]
 RELEASE = re.compile(r", V(\d+(?:\.\d+)+)")
 
 
-def cuda(path: str, linker: Later[str], root: str = "/") -> dict[str, Any]:
+def cuda(path: str, linker: Later, root: str = "/") -> dict[str, Any]:
     """The snapshot's `cuda`. path: PATH of a non-login shell of the host's user; linker: `ldconfig -p`."""
     link = join(root, "/usr/local/cuda")
     return {
@@ -61,7 +61,7 @@ def _version(document: str | None) -> str | None:
         return None
 
 
-def _release(said: Later[str]) -> str | None:
+def _release(said: Later) -> str | None:
     try:
         match = RELEASE.search(said.get())
     except (ProgramFailed, TimeoutError, OSError):

@@ -47,7 +47,7 @@ def _system(root: str) -> str:
         return python_version()
     if not os.path.exists(host):
         return ""
-    return program(host, "-I", "-c", "import platform; print(platform.python_version())").get().strip()
+    return str(program(host, "-I", "-c", "import platform; print(platform.python_version())").get().strip())
 
 
 def _version(path: str) -> str:

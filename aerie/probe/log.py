@@ -11,35 +11,30 @@ from typing import Any
 
 from .reading import Later, ProgramFailed, join, optional, program
 
-__all__ = ["entries", "faults", "from_journal", "from_kmsg", "last", "search", "utc", "xids"]
+__all__ = ["entries", "faults", "from_journal", "from_kmsg", "search", "utc", "xids"]
 
 XID = re.compile(r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): (?P<code>\d+)(?:, (?P<text>.*))?")
 JOURNAL = ("journalctl", "--dmesg", "--boot", "--output=json", "--output-fields=MESSAGE", "--no-pager", "--quiet")
-WANTED = r"NVRM: Xid|IO_PAGE_FAULT|DMAR: \["
+# The first line of every boot is wanted too: a journal without it does not tell that there was no fault.
+WANTED = r"NVRM: Xid|IO_PAGE_FAULT|DMAR: \[|^Linux version "
 FAULT = re.compile(r"IO_PAGE_FAULT|DMAR: \[.*\] .*fault addr")
 
 
-def search() -> Later[str]:
-    """The journal's kernel messages of this boot that may matter."""
+def search() -> Later:
+    """The journal's kernel messages of this boot that may matter, and its first."""
     # It ends with 1 when it finds none.
     return program(*JOURNAL, f"--grep={WANTED}", good=(0, 1))
 
 
-def last() -> Later[str]:
-    """The journal's newest kernel message of this boot."""
-    return program(*JOURNAL, "--lines=1", good=(0, 1))
-
-
-def entries(found: Later[str], newest: Later[str], root: str = "/") -> list[tuple[float, str]]:
+def entries(found: Later, root: str = "/") -> list[tuple[float, str]]:
     """(Unix time, text) of lines among which those that matter are. Raises ProgramFailed where no log can be read."""
     try:
         # The kernel's own buffer forgets what is old, so the journal comes first.
         lines = list(from_journal(found.get()))
-        is_kept = bool(lines) or any(from_journal(newest.get()))
-        reason = "the journal has no kernel messages"
+        reason = "the journal has no kernel messages from the boot on"
     except (ProgramFailed, TimeoutError) as error:
-        lines, is_kept, reason = [], False, str(error)
-    if is_kept:
+        lines, reason = [], str(error)
+    if lines:
         return lines
     path = join(root, "/dev/kmsg")
     if not os.path.exists(path):

@@ -49,8 +49,7 @@ def document(arguments: list[str]) -> dict[str, Any]:
     started = time.monotonic()
     cards = Later(nvml.read)
     units, failed = services.show(), services.failed()
-    messages, newest = log.search(), log.last()
-    config, linker = program("apt-config", "dump"), program("ldconfig", "-p")
+    messages, linker = log.search(), program("ldconfig", "-p")
     rows = reading(dpkg.rows)
     kernels = kernel.kernel()
     found: dict[str, Any] = {
@@ -59,7 +58,7 @@ def document(arguments: list[str]) -> dict[str, Any]:
         "is_root": is_root(),
         "machine": machine.machine(),
         "os": machine.system(),
-        "base": _base(rows, config, failed, arguments[1:]),
+        "base": _base(rows, failed, arguments[1:]),
         "kernel": kernels,
         "driver": _driver(rows, kernels["next_release"]),
         "pci_gpus": reading(pci.gpus),
@@ -70,7 +69,7 @@ def document(arguments: list[str]) -> dict[str, Any]:
         "receipt": reading(_receipt),
     }
     found["engine"] = _engine(found["services"])
-    lines = reading(log.entries, messages, newest)
+    lines = reading(log.entries, messages)
     found["xids"] = _of(lines, log.xids)
     found["interconnect"] = {
         "iommu": reading(pci.iommu),
@@ -81,7 +80,7 @@ def document(arguments: list[str]) -> dict[str, Any]:
     return {**found, "probe_s": round(time.monotonic() - started, 3)}
 
 
-def _base(rows: Any, config: Later[str], failed: Later[str], limits: list[str]) -> dict[str, Any]:
+def _base(rows: Any, failed: Later, limits: list[str]) -> dict[str, Any]:
     root = os.statvfs("/")
     pending = optional("/run/reboot-required.pkgs")
     if pending is None:
@@ -92,7 +91,7 @@ def _base(rows: Any, config: Later[str], failed: Later[str], limits: list[str]) 
         "apt_lock_holder": reading(dpkg.lock_holder),
         "apt_sources": reading(apt.sources),
         "apt_key_fingerprints": reading(apt.keys),
-        "unattended": _of(rows, lambda packages: reading(apt.unattended, config, packages)),
+        "unattended": _of(rows, lambda packages: reading(apt.unattended, packages)),
         "needrestart": reading(apt.needrestart),
         "sysctl": sysctl.settings(),
         "session_limits": reading(_limits, limits),

@@ -6,11 +6,10 @@ import os
 import subprocess
 import threading
 from collections.abc import Sequence
-from typing import Any, Callable, Generic, TypeVar
+from typing import Any, Callable
 
 __all__ = ["Later", "ProgramFailed", "join", "names", "optional", "program", "reading", "text", "unknown"]
 
-T = TypeVar("T")
 PROGRAM_TIMEOUT_S = 10.0
 ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
@@ -19,23 +18,23 @@ class ProgramFailed(Exception):
     """A program was not there, took too long or ended with an exit code that says nothing good."""
 
 
-class Later(Generic[T]):
+class Later:
     """What a function gives that runs in a thread of its own; one that hangs in the kernel does not hold the probe."""
 
-    def __init__(self, read: Callable[..., T], *arguments: Any) -> None:
-        self._result: list[T] = []
+    def __init__(self, read: Callable[..., Any], *arguments: Any) -> None:
+        self._result: list[Any] = []
         self._error: Exception | None = None
         self._what = getattr(read, "__name__", "it").strip("_")
         self._thread = threading.Thread(target=self._run, args=(read, arguments), daemon=True)
         self._thread.start()
 
-    def _run(self, read: Callable[..., T], arguments: tuple[Any, ...]) -> None:
+    def _run(self, read: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         try:
             self._result.append(read(*arguments))
         except Exception as error:
             self._error = error
 
-    def get(self, timeout_s: float = PROGRAM_TIMEOUT_S) -> T:
+    def get(self, timeout_s: float = PROGRAM_TIMEOUT_S) -> Any:
         """The result, or the error that it raised. Raises TimeoutError when it is not there in time."""
         self._thread.join(timeout_s)
         if self._error is not None:
@@ -98,7 +97,7 @@ def names(folder: str) -> list[str]:
         return []
 
 
-def program(*argv: str, good: Sequence[int] = (0,)) -> Later[str]:
+def program(*argv: str, good: Sequence[int] = (0,)) -> Later:
     """What the program prints, which runs beside the probe. Its get() raises ProgramFailed, with its last line."""
     return Later(_run, argv, good)
 

@@ -37,7 +37,7 @@ def folders(root: str = "/") -> dict[str, Any]:
     return found
 
 
-def _answer(place: str, later: Later[dict[str, list[str]]]) -> dict[str, Any]:
+def _answer(place: str, later: Later) -> dict[str, Any]:
     try:
         return dict(later.get(ANSWER_S))
     except (OSError, TimeoutError) as error:
@@ -83,7 +83,7 @@ def mounts(mountinfo: str) -> dict[str, dict[str, str]]:
     return found
 
 
-def _filesystem(mount: dict[str, str], size: Later[os.statvfs_result], root: str) -> dict[str, Any]:
+def _filesystem(mount: dict[str, str], size: Later, root: str) -> dict[str, Any]:
     answer = size.get(ANSWER_S)
     disk = _disk(mount["device"], mount["number"], root)
     queue = join(root, f"/sys/block/{disk}/queue")

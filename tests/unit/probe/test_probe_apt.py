@@ -57,7 +57,7 @@ def test_sources_of_both_forms(tree):
 
 
 def config(text):
-    return Later(lambda: text)
+    return lambda: Later(lambda: text)
 
 
 DUMP = """\
@@ -74,13 +74,13 @@ Unattended-Upgrade::Package-Blacklist:: "libstdc\\+\\+6$";
 @pytest.mark.parametrize(("on", "is_enabled"), [("1", True), ("0", False)])
 def test_unattended_upgrades(on, is_enabled):
     packages = {"unattended-upgrades": {"status": "ii"}}
-    found = apt.unattended(config(DUMP.format(on=on)), packages)
+    found = apt.unattended(packages, config(DUMP.format(on=on)))
     assert found == {"is_enabled": is_enabled, "blacklist": ["linux-", "libstdc\\+\\+6$"]}
 
 
 def test_without_the_package_nothing_upgrades_unattended():
-    assert apt.unattended(config(DUMP.format(on="1")), {}) is None
-    assert apt.unattended(config(DUMP.format(on="1")), {"unattended-upgrades": {"status": "rc"}}) is None
+    assert apt.unattended({}, config(DUMP.format(on="1"))) is None
+    assert apt.unattended({"unattended-upgrades": {"status": "rc"}}, config(DUMP.format(on="1"))) is None
 
 
 # As the package of Ubuntu 24.04 has it.
