@@ -72,7 +72,6 @@ def host(root: Path, *releases: str, headers: tuple[str, ...] = (), grub: str | 
         (root / f"boot/initrd.img-{release}").touch()
     for release in headers:
         (root / f"lib/modules/{release}/build").mkdir(parents=True)
-        (root / f"lib/modules/{release}/build/Makefile").touch()
     if grub is not None:
         (root / "usr/sbin/update-grub").touch()
         (root / "boot/grub/grub.cfg").write_text(grub)

@@ -71,8 +71,7 @@ def read(wanted: dict[str, list[str]], root: Path = Path("/")) -> dict[str, obje
         "running": running,
         "next": following,
         "installed": [
-            {"release": one, "has_headers": (root / "lib/modules" / one / "build/Makefile").is_file()}
-            for one in releases
+            {"release": one, "has_headers": (root / "lib/modules" / one / "build").is_dir()} for one in releases
         ],
         "is_series": is_of(running, wanted["series"]),
         "is_next_series": is_of(following, wanted["series"]),
