@@ -144,25 +144,22 @@ def keep(request: dict[str, Any]) -> dict[str, Any]:
     Raises Refused when a new archive cannot be had or is not the proven one; the host is as it was then.
     """
     STORE.mkdir(parents=True, exist_ok=True, mode=0o755)
-    fetched, lost = [], []
-    for package in request["install"]:
-        path = archive(package["name"], package["new"])
-        if path is None and not (path := fetch(package["name"], package["new"])):
-            raise Refused(
-                f"{package['name']}={package['new']} cannot be downloaded: {apt_words(''.join(_errors[-1:]))}"
-            )
-        check(path, package["name"], request["sha256"])
-        fetched.append(path.name)
-    for package in [*request["install"], *request["remove"]]:
-        old = package["old"]
-        if old and archive(package["name"], old) is None and not fetch(package["name"], old):
-            lost.append(f"{package['name']}={old}")
+    comes = [(package["name"], package["new"]) for package in request["install"]]
+    leaves = [(one["name"], one["old"]) for one in [*request["install"], *request["remove"]] if one["old"]]
+    words = fetch([one for one in comes if archive(*one) is None])
+    for name, version in comes:
+        if (path := archive(name, version)) is None:
+            raise Refused(f"{name}={version} cannot be downloaded: {words}")
+        check(path, name, request["sha256"])
+    fetch([one for one in leaves if archive(*one) is None])
+    for one in leaves:
+        if archive(*one) is None:  # one that no source has spoils a download of many
+            fetch([one])
     index()
     CONFIG.mkdir(parents=True, exist_ok=True)
-    before = [(package["name"], package["old"]) for package in [*request["install"], *request["remove"]]]
-    write_config(CONFIG, "".join(pin(name, old) for name, old in before if old), offline=True, name="back")
+    write_config(CONFIG, "".join(pin(*one) for one in leaves), offline=True, name="back")
     update(write_config(CONFIG, request["pins"], offline=True))
-    return {"archives": fetched, "lost": lost}
+    return {"lost": [f"{name}={version}" for name, version in leaves if archive(name, version) is None]}
 
 
 def pin(name: str, version: str) -> str:
@@ -246,23 +243,21 @@ def archive(name: str, version: str) -> Path | None:
     for path in STORE.glob(pattern):
         return path
     for path in CACHE.glob(pattern):
-        return Path(shutil.copy(path, STORE / path.name))
+        partial = Path(shutil.copy(path, STORE / f".{path.name}.new"))
+        return partial.rename(STORE / path.name)
     return None
 
 
-_errors: list[str] = []
-
-
-def fetch(name: str, version: str) -> Path | None:
-    """Download one archive into the store; apt checks it against the signed index. None: no source has it now."""
+def fetch(packages: list[tuple[str, str]]) -> str:
+    """Download archives into the store; apt checks each against the signed index. What apt complained of, or ""."""
+    if not packages:
+        return ""
     with tempfile.TemporaryDirectory(dir=STORE, prefix=".fetch-") as folder:
-        argv = ["apt-get", "download", "-o", "APT::Sandbox::User=root", f"{name}={version}"]
-        code, text = run(argv, cwd=Path(folder))
-        files = list(Path(folder).glob("*.deb"))
-        if code != 0 or not files:
-            _errors.append(text)
-            return None
-        return files[0].rename(STORE / files[0].name)
+        argv = ["apt-get", "download", "-o", "APT::Sandbox::User=root"]
+        code, text = run([*argv, *(f"{name}={version}" for name, version in packages)], cwd=Path(folder))
+        for file in Path(folder).glob("*.deb"):
+            file.rename(STORE / file.name)
+    return apt_words(text) if code != 0 else ""
 
 
 def apt_words(text: str) -> str:
