@@ -23,7 +23,7 @@ from .errors import AerieError
 from .paths import repository, state_dir
 from .runbook.step import write_atomic
 
-__all__ = ["Cell", "Grid", "HostInput", "HostResult", "Listener", "PlayResult", "play"]
+__all__ = ["Cell", "Grid", "HostInput", "HostResult", "Listener", "PlayResult", "inventory_of", "play"]
 
 ERROR_LINES = 12
 REBOOT = "reboot"  # the column after the layers
@@ -205,7 +205,7 @@ def play(
     folder = state_dir() / "hosts" / "plays" / identity
     (folder / "inventory").mkdir(parents=True, mode=0o700)
     own = folder / "inventory" / "aerie.yml"
-    write_atomic(own, yaml.safe_dump(_inventory(hosts), sort_keys=False).encode())
+    write_atomic(own, yaml.safe_dump(inventory_of(hosts), sort_keys=False).encode())
     grid = Grid.of(hosts)
     stop = threading.Event()
 
@@ -260,7 +260,8 @@ def _environment(sockets: str) -> dict[str, str]:
     }
 
 
-def _inventory(hosts: Sequence[HostInput]) -> dict[str, Any]:
+def inventory_of(hosts: Sequence[HostInput]) -> dict[str, Any]:
+    """What a play is told of these hosts, as an inventory beside the user's own."""
     # A group's variables in an inventory file lose to group_vars and host_vars, and win over a role's defaults:
     # that is a lock's place. What the plan says of a host is the host's own.
     groups: dict[str, Any] = {}
