@@ -107,65 +107,89 @@ def _handle(pynvml: Any, index: int) -> Any:
         return _words(pynvml, error)
 
 
-def _gpu(pynvml: Any, index: int, handle: Any) -> dict[str, Any]:
-    """The snapshot's Gpu. What the card does not support is None, what fails is unknown."""
-    error = handle if isinstance(handle, str) else None
+class _Card:
+    """Questions about one GPU. error: why there is no access to it, None when there is."""
 
-    def ask(question: Callable[..., Any], *arguments: Any, take: Callable[[Any], Any] = lambda answer: answer) -> Any:
-        if error:
-            return unknown(f"NVML: {error}")
+    def __init__(self, pynvml: Any, handle: Any) -> None:
+        self.pynvml, self._handle = pynvml, handle
+        self.error = handle if isinstance(handle, str) else None
+
+    def ask(self, question: Callable[..., Any], *arguments: Any, take: Callable[[Any], Any] = lambda it: it) -> Any:
+        """The answer; None for what the card or its driver does not support, unknown for what failed."""
+        if self.error:
+            return unknown(f"NVML: {self.error}")
         try:
-            return take(question(handle, *arguments))
-        except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
+            return take(question(self._handle, *arguments))
+        except (self.pynvml.NVMLError_NotSupported, self.pynvml.NVMLError_FunctionNotFound):
             return None
-        except pynvml.NVMLError as failure:
-            return unknown(f"NVML: {_words(pynvml, failure)}")
+        except self.pynvml.NVMLError as failure:
+            return unknown(f"NVML: {_words(self.pynvml, failure)}")
+        except Exception as failure:
+            return unknown(f"NVML: {type(failure).__name__}: {failure}")
 
-    def word(question: Callable[..., Any], take: Callable[[Any], Any] = str) -> str:
-        answer = ask(question, take=take)
+    def word(self, question: Callable[..., Any], take: Callable[[Any], Any] = str) -> str:
+        """An answer that is part of a card's identity; "" when there is none."""
+        answer = self.ask(question, take=take)
         return answer if isinstance(answer, str) else ""
 
-    def item(question: Callable[..., Any], at: int, take: Callable[[Any], Any]) -> Any:
-        return ask(question, take=lambda answer: take(answer[at]))
+    def item(self, question: Callable[..., Any], at: int, take: Callable[[Any], Any] = bool) -> Any:
+        """One of several values that NVML gives together."""
+        return self.ask(question, take=lambda answer: take(answer[at]))
 
+
+def _gpu(pynvml: Any, index: int, handle: Any) -> dict[str, Any]:
+    """The snapshot's Gpu. What the card does not support is None, what fails is unknown."""
+    card = _Card(pynvml, handle)
     return {
         "index": index,
-        "error": error,
-        "uuid": word(pynvml.nvmlDeviceGetUUID),
-        "bus_id": word(pynvml.nvmlDeviceGetPciInfo, lambda pci: pci.busId),
-        "name": word(pynvml.nvmlDeviceGetName),
-        "serial": ask(pynvml.nvmlDeviceGetSerial),
-        "pci_id": word(pynvml.nvmlDeviceGetPciInfo, lambda pci: _pci_id(pci.pciDeviceId)),
-        "compute_capability": word(pynvml.nvmlDeviceGetCudaComputeCapability, lambda pair: f"{pair[0]}.{pair[1]}"),
-        "memory_bytes": _or_unknown(ask(pynvml.nvmlDeviceGetMemoryInfo, take=lambda memory: memory.total)),
-        "bar1_bytes": ask(pynvml.nvmlDeviceGetBAR1MemoryInfo, take=lambda memory: memory.bar1Total),
-        "link_width": ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth),
-        "link_width_max": ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth),
-        "link_gen": ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration),
-        "link_gen_max": ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration),
-        "replays": ask(pynvml.nvmlDeviceGetPcieReplayCounter),
-        "persistence": ask(pynvml.nvmlDeviceGetPersistenceMode, take=bool),
-        "ecc": item(pynvml.nvmlDeviceGetEccMode, 0, bool),
-        "ecc_pending": item(pynvml.nvmlDeviceGetEccMode, 1, bool),
-        "ecc_uncorrected": ask(
-            pynvml.nvmlDeviceGetTotalEccErrors, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
-        ),
-        "remap_pending": item(pynvml.nvmlDeviceGetRemappedRows, 2, bool),
-        "remap_failed": item(pynvml.nvmlDeviceGetRemappedRows, 3, bool),
-        "mig": item(pynvml.nvmlDeviceGetMigMode, 0, bool),
-        "mig_pending": item(pynvml.nvmlDeviceGetMigMode, 1, bool),
-        "power_limit_mw": ask(pynvml.nvmlDeviceGetPowerManagementLimit),
-        "power_limit_default_mw": ask(pynvml.nvmlDeviceGetPowerManagementDefaultLimit),
-        "power_limit_min_mw": item(pynvml.nvmlDeviceGetPowerManagementLimitConstraints, 0, int),
-        "power_limit_max_mw": item(pynvml.nvmlDeviceGetPowerManagementLimitConstraints, 1, int),
-        "clock_event_reasons": ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons),
-        "addressing_mode": ask(pynvml.nvmlDeviceGetAddressingMode, take=_addressing),
-        "recovery_action": ask(lambda gpu: _field(pynvml, gpu, RECOVERY_ACTION)),
-        "gsp_version": ask(pynvml.nvmlDeviceGetGspFirmwareVersion, take=_gsp),
-        "numa_node": ask(pynvml.nvmlDeviceGetNumaNodeId),
-        "temperature_c": ask(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
-        "utilization_percent": ask(pynvml.nvmlDeviceGetUtilizationRates, take=lambda rates: rates.gpu),
-        "processes": _or_unknown(ask(lambda gpu: _processes(pynvml, gpu))),
+        "error": card.error,
+        "uuid": card.word(pynvml.nvmlDeviceGetUUID),
+        "bus_id": card.word(pynvml.nvmlDeviceGetPciInfo, lambda pci: pci.busId),
+        "name": card.word(pynvml.nvmlDeviceGetName),
+        "serial": card.ask(pynvml.nvmlDeviceGetSerial),
+        "pci_id": card.word(pynvml.nvmlDeviceGetPciInfo, lambda pci: _pci_id(pci.pciDeviceId)),
+        "compute_capability": card.word(pynvml.nvmlDeviceGetCudaComputeCapability, lambda pair: f"{pair[0]}.{pair[1]}"),
+        "memory_bytes": _or_unknown(card.ask(pynvml.nvmlDeviceGetMemoryInfo, take=lambda memory: memory.total)),
+        "bar1_bytes": card.ask(pynvml.nvmlDeviceGetBAR1MemoryInfo, take=lambda memory: memory.bar1Total),
+        "numa_node": card.ask(pynvml.nvmlDeviceGetNumaNodeId),
+        "gsp_version": card.ask(pynvml.nvmlDeviceGetGspFirmwareVersion, take=_gsp),
+        "addressing_mode": card.ask(pynvml.nvmlDeviceGetAddressingMode, take=_addressing),
+        "persistence": card.ask(pynvml.nvmlDeviceGetPersistenceMode, take=bool),
+        "mig": card.item(pynvml.nvmlDeviceGetMigMode, 0),
+        "mig_pending": card.item(pynvml.nvmlDeviceGetMigMode, 1),
+        "processes": _or_unknown(card.ask(lambda gpu: _processes(pynvml, gpu))),
+        **_link_and_power(pynvml, card),
+        **_health(pynvml, card),
+    }
+
+
+def _link_and_power(pynvml: Any, card: _Card) -> dict[str, Any]:
+    limits = pynvml.nvmlDeviceGetPowerManagementLimitConstraints
+    return {
+        "link_width": card.ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth),
+        "link_width_max": card.ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth),
+        "link_gen": card.ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration),
+        "link_gen_max": card.ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration),
+        "replays": card.ask(pynvml.nvmlDeviceGetPcieReplayCounter),
+        "power_limit_mw": card.ask(pynvml.nvmlDeviceGetPowerManagementLimit),
+        "power_limit_default_mw": card.ask(pynvml.nvmlDeviceGetPowerManagementDefaultLimit),
+        "power_limit_min_mw": card.item(limits, 0, int),
+        "power_limit_max_mw": card.item(limits, 1, int),
+    }
+
+
+def _health(pynvml: Any, card: _Card) -> dict[str, Any]:
+    uncorrected = (pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC)
+    return {
+        "ecc": card.item(pynvml.nvmlDeviceGetEccMode, 0),
+        "ecc_pending": card.item(pynvml.nvmlDeviceGetEccMode, 1),
+        "ecc_uncorrected": card.ask(pynvml.nvmlDeviceGetTotalEccErrors, *uncorrected),
+        "remap_pending": card.item(pynvml.nvmlDeviceGetRemappedRows, 2),
+        "remap_failed": card.item(pynvml.nvmlDeviceGetRemappedRows, 3),
+        "clock_event_reasons": card.ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons),
+        "recovery_action": card.ask(lambda gpu: _field(pynvml, gpu, RECOVERY_ACTION)),
+        "temperature_c": card.ask(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
+        "utilization_percent": card.ask(pynvml.nvmlDeviceGetUtilizationRates, take=lambda rates: rates.gpu),
     }
 
 

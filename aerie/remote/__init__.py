@@ -1,7 +1,7 @@
 """The one door to a host: run a program there, put a file there, read its snapshot; over ssh, or locally."""
 
-from .connection import Unreachable
 from .exchange import Result
+from .failures import Unreachable
 from .probing import Unprobed, probe, probe_all
 from .running import put, run
 

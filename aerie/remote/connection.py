@@ -1,13 +1,11 @@
-"""Connections by ssh: who to connect to and how, from the inventory and ssh's own configuration; why one fails.
+"""Connections by ssh: who to connect to and how, from the inventory and from ssh's own configuration.
 
 Host keys are always checked: a key that is not known, or another than the known one, ends the connection.
 """
 
-import errno
 import logging
 import os
 import shlex
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,18 +15,14 @@ from fabric import Config, Connection
 from paramiko import SSHConfig
 from paramiko.client import RejectPolicy
 from paramiko.hostkeys import HostKeys
-from paramiko.ssh_exception import (
-    AuthenticationException,
-    BadHostKeyException,
-    ConfigParseError,
-    NoValidConnectionsError,
-    SSHException,
-)
+from paramiko.ssh_exception import ConfigParseError
 
-from aerie.errors import AerieError, UsageError
+from aerie.errors import UsageError
 from aerie.inventory import Host
 
-__all__ = ["CONNECT_TIMEOUT_S", "Unreachable", "connected"]
+from .failures import unreachable
+
+__all__ = ["CONNECT_TIMEOUT_S", "connected"]
 
 CONNECT_TIMEOUT_S = 10
 SSH_CONFIGS = ("~/.ssh/config", "/etc/ssh/ssh_config")
@@ -42,14 +36,6 @@ SHORT = {"-J": "ProxyJump", "-i": "IdentityFile", "-p": "Port", "-l": "User"}
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
-class Unreachable(AerieError):
-    """No connection to a host. cause: "name", "timeout", "route", "refused", "host-key", "login" or "ssh"."""
-
-    def __init__(self, host: Host, cause: str, *, seen: object, expected: str, remedy: str) -> None:
-        super().__init__(f"host {host.name}", seen=seen, expected=expected, remedy=remedy)
-        self.cause = cause
-
-
 @contextmanager
 def connected(host: Host, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> Iterator[Connection]:
     """An open connection, closed at the end. Raises Unreachable, and UsageError for arguments that nobody knows."""
@@ -59,7 +45,7 @@ def connected(host: Host, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> Itera
             try:
                 hop.open()
             except Exception as error:
-                raise _unreachable(host, hop, error, connect_timeout_s) from error
+                raise unreachable(host, hop, error, connect_timeout_s) from error
         yield way[0]
     finally:
         for hop in way:
@@ -157,82 +143,3 @@ def _add_alias(hop: Connection, alias: str | None, known: HostKeys) -> None:
     name = hop.host if hop.port == 22 else f"[{hop.host}]:{hop.port}"
     for kind, key in (known.lookup(alias) or {}).items():
         hop.client.get_host_keys().add(name, kind, key)
-
-
-def _unreachable(host: Host, connection: Connection, error: Exception, timeout_s: float) -> Unreachable:
-    """The error told apart, each with what to do about it."""
-    at = f"{connection.user}@{connection.host}:{connection.port}"
-    if isinstance(error, NoValidConnectionsError):
-        # One for each of the name's addresses; the first one's is as good as any.
-        error = next(iter(error.errors.values()), error)
-
-    def because(cause: str, seen: str, expected: str, remedy: str) -> Unreachable:
-        return Unreachable(host, cause, seen=seen, expected=expected, remedy=remedy)
-
-    if isinstance(error, socket.gaierror):
-        return because(
-            "name", f"the name {connection.host} does not resolve", "an address", "Set ansible_host in the inventory."
-        )
-    if isinstance(error, BadHostKeyException):
-        known = _fingerprint(error.expected_key)
-        return because(
-            "host-key",
-            f"{at} shows the key {_fingerprint(error.key)}",
-            f"the known one, {known}",
-            "If the host was installed anew, compare the key at its console "
-            f"(ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), then: ssh-keygen -R {_known_as(connection)}",
-        )
-    if isinstance(error, SSHException) and "not found in known_hosts" in str(error):
-        return because(
-            "host-key",
-            f"{at} has a key that nobody vouched for",
-            "a key in known_hosts",
-            f"Connect once by hand and compare its fingerprint: ssh {connection.original_host}",
-        )
-    if isinstance(error, (AuthenticationException, FileNotFoundError)) or _is_login(error):
-        return because(
-            "login",
-            f"{at} refuses the login: {error}",
-            "a user and a key that it lets in",
-            f"Check ansible_user and ansible_ssh_private_key_file; by hand: ssh {at.rpartition(':')[0]}",
-        )
-    if isinstance(error, ConnectionRefusedError):
-        return because(
-            "refused", f"{at} refuses connections", "an ssh server", "Check that sshd runs there, and ansible_port."
-        )
-    if _is_timeout(error):
-        return because(
-            "timeout",
-            f"no answer from {at} within {timeout_s:g} s",
-            "an ssh server",
-            "Check that the host is up, its address, and the firewalls between.",
-        )
-    if isinstance(error, OSError) and error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
-        return because(
-            "route",
-            f"no way to {at}: {error.strerror}",
-            "a host that can be reached",
-            "Check that the host is up, its address, and this machine's network.",
-        )
-    return because(
-        "ssh", f"{at}: {error or type(error).__name__}", "an ssh session", f"By hand: ssh -v {at.rpartition(':')[0]}"
-    )
-
-
-def _is_timeout(error: Exception) -> bool:
-    # A greeting that does not come is one that paramiko could not read, or "No existing session" a moment later.
-    is_late = isinstance(error, TimeoutError) or isinstance(error.__context__, TimeoutError)
-    return is_late or any(words in str(error) for words in ("timed out", "Timeout", "No existing session"))
-
-
-def _is_login(error: Exception) -> bool:
-    # What paramiko says when it has no key to offer, and for a key file it cannot read.
-    return any(words in str(error) for words in ("No authentication methods", "not a valid", "encountered"))
-
-
-def _fingerprint(key: Any) -> str:
-    return str(key.fingerprint)
-
-
-def _known_as(connection: Connection) -> str:
-    return connection.host if connection.port == 22 else f"'[{connection.host}]:{connection.port}'"

@@ -10,8 +10,9 @@ from aerie.errors import AerieError, UsageError
 from aerie.inventory import Host
 
 from . import exchange
-from .connection import CONNECT_TIMEOUT_S, Unreachable, connected
+from .connection import CONNECT_TIMEOUT_S, connected
 from .exchange import Result
+from .failures import Unreachable
 
 __all__ = ["put", "require_connection", "run", "run_shell"]
 
