@@ -22,7 +22,7 @@ from aerie.errors import AerieError, UsageError
 from aerie.paths import state_dir
 from aerie.runbook.step import write_atomic
 
-from . import cgroups, gpus, network, repository, scenario
+from . import cgroups, hardware, network, repository, scenario
 from .access import lab_key, write_access, write_locks
 from .base import base_image
 from .command import require_machine, run
@@ -53,20 +53,20 @@ class HostStatus:
 def up(
     count: int,
     *,
-    cards: str = "none",
+    gpus: str = "none",
     memory_bytes: int = 2 * GIB,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[LabHost, ...]:
     """lab01 to lab<count>, all of them answering on ssh with systemd started up. Those that run already are left alone.
 
-    cards: the scenario of hosts that are not there yet, e.g. "healthy8"; "bare": cards and no driver; "none": no cards.
+    gpus: the scenario of hosts that are not there yet, e.g. "healthy8"; "bare": cards and no driver; "none": no cards.
     memory_bytes: the limit of each host, page cache included; it is set on running hosts too.
     say: gets a line when something takes time. The first call on a machine builds the base image (about a minute).
     Hosts beyond `count` that run stay. A host that was switched off starts again with its files.
     """
     if not 1 <= count <= MAX_HOSTS:
         raise UsageError("lab.up", seen=count, expected=f"1 to {MAX_HOSTS} hosts", remedy="Ask for fewer hosts.")
-    chosen = None if cards == "none" else scenario.load(cards)
+    chosen = None if gpus == "none" else scenario.load(gpus)
     require_machine()
     network.require_mine(_state())
     image = _base() or base_image(say)  # without the lock: a build takes a minute, and `down` must not wait for it
@@ -100,7 +100,7 @@ def gpu(name: str, wanted: str) -> scenario.Scenario:
             expected="one with",
             remedy="invoke lab.down; invoke lab.up 1 --gpus bare",
         )
-    gpus.apply(host, chosen, _repository())
+    hardware.apply(host, chosen, _repository())
     return chosen
 
 
@@ -226,7 +226,7 @@ def _complete(host: LabHost, packages: repository.Repository) -> None:
     """Install the driver of a host that is to come up with one, once."""
     wanted = host.folder / "upper/etc/lab/wants-driver"
     if wanted.exists():
-        gpus.install_driver(host, packages)
+        hardware.install_driver(host, packages)
         wanted.unlink()
 
 

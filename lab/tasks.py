@@ -53,7 +53,7 @@ def up(c: Context, count: str, gpus: str = "none", memory_mib: int = 2048) -> No
     """Bring up disposable hosts lab01, lab02 …"""
     from . import lifecycle as lab
 
-    hosts = lab.up(_number(count), cards=gpus, memory_bytes=memory_mib << 20, say=_console(stderr=True).print)
+    hosts = lab.up(_number(count), gpus=gpus, memory_bytes=memory_mib << 20, say=_console(stderr=True).print)
     _console().print(_table(lab.status()))
     _console().print(f"next: ssh -F {hosts[0].ssh_config} {hosts[0].name}", markup=False, highlight=False)
 

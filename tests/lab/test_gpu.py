@@ -69,7 +69,7 @@ def gpu_home(lab_home: Any) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(lab_home))
         lab.down()
-        lab.up(1, cards="healthy8")
+        lab.up(1, gpus="healthy8")
         yield
         lab.down()
 
@@ -216,7 +216,7 @@ def test_bare_cards_have_no_driver_and_the_inventory_counts_them(own_lab: Any, s
     import yaml
 
     lab.down()
-    (host,) = lab.up(1, cards="bare")
+    (host,) = lab.up(1, gpus="bare")
     assert len(said(host, "lspci", "-n", "-d", "10de:2bb5").splitlines()) == 8
     assert host.ssh(["ls", "/proc/driver/nvidia"]).returncode == 2
     row = yaml.safe_load(host.inventory.read_text())["all"]["children"]["lab"]["hosts"][host.name]

@@ -33,7 +33,7 @@ def bare_home(lab_home: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(lab_home))
         lab.down()
-        (host,) = lab.up(1, cards="bare")
+        (host,) = lab.up(1, gpus="bare")
         fetch = f"curl -sSfo /usr/share/keyrings/cuda-archive-keyring.gpg {URI}cuda-archive-keyring.gpg"
         assert host.ssh(["sh", "-ec", fetch]).returncode == 0
         assert host.ssh(["tee", "/etc/apt/sources.list.d/lab.sources"], stdin=SOURCE.encode()).returncode == 0
