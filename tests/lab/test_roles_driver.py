@@ -57,7 +57,7 @@ def bare_home(lab_home: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(lab_home))
         lab.down()
-        lab.up(1, cards="bare")
+        lab.up(1, gpus="bare")
         yield
         lab.down()
 
