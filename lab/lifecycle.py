@@ -70,8 +70,7 @@ def up(
     require_machine()
     network.require_mine(_state())
     image = _base() or base_image(say)  # without the lock: a build takes a minute, and `down` must not wait for it
-    distro = repository.distro_of(image)
-    packages = repository.build(distro, repository.uri(distro))
+    packages = _repository(image)
     with _locked():
         network.claim(_state())
         base = _choose_base(image)
@@ -121,9 +120,12 @@ def repository_mode(wanted: str) -> None:
         repository.mode(_state(), _repository(), wanted)
 
 
-def _repository() -> repository.Repository:
-    """The lab's package repository, built when the cache does not have it."""
-    distro = repository.distro_of(_base() or Path())
+def _repository(image: Path | None = None) -> repository.Repository:
+    """The lab's package repository, the same until `down`, as hosts have its key; built where the cache has none."""
+    chosen = repository.chosen(_state())
+    if chosen is not None:
+        return chosen
+    distro = repository.distro_of(image or _base() or Path())
     return repository.build(distro, repository.uri(distro))
 
 

@@ -11,7 +11,7 @@ from aerie.runbook.step import write_atomic
 from .. import cgroups, network
 from .build import Repository
 
-__all__ = ["MODES", "mode", "start", "stop", "uri"]
+__all__ = ["MODES", "chosen", "mode", "start", "stop", "uri"]
 
 NAME = "repository"  # of its cgroup
 PORT = 8077
@@ -29,12 +29,22 @@ def uri(distro: str) -> str:
     return f"http://{network.GATEWAY}:{PORT}/compute/cuda/repos/{distro}/x86_64/"
 
 
+def chosen(state: Path) -> Repository | None:
+    """The one that this lab serves since its first host; None before."""
+    try:
+        found = Repository(Path((state / NAME / "folder").read_text()))
+    except FileNotFoundError:
+        return None
+    return found if found.folder.is_dir() else None
+
+
 def start(state: Path, repository: Repository) -> None:
     """Serve it, normally or in the mode it was left in; nothing happens where it is served already."""
     mode_file = state / NAME / "mode"
     if not mode_file.exists():
         mode_file.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(mode_file, b"normal", durable=False)
+    write_atomic(mode_file.with_name("folder"), str(repository.folder).encode(), durable=False)
     if mode_file.read_text() == "gone" or cgroups.pids(NAME):
         return
     spec = {
