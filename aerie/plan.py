@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["SCHEMA", "HostPlan", "HostState", "Plan", "Reboot", "Waived", "host_plan", "severity", "unjudged"]
 
 SCHEMA = "aerie.plan/1"
+# Units of the host's own layers, which serve nobody.
+OF_LAYERS = ("aerie-acs.service", "aerie-governor.service")
 STOPPING = ("kernel", "driver", "interconnect")  # layers whose change takes the GPUs from what uses them
 
 
@@ -187,7 +189,8 @@ def _reboot(findings: Sequence[Finding], waived: Sequence[Waived], apply: Sequen
 
 def _stops(snapshot: Snapshot) -> tuple[str, ...]:
     """Engines that are up, and what else uses a GPU: each once."""
-    engines = {unit.name: unit for unit in known(snapshot.engine.units) or () if unit.active == "active"}
+    units = known(snapshot.engine.units) or ()
+    engines = {unit.name: unit for unit in units if unit.active == "active" and unit.name not in OF_LAYERS}
     services = {unit.name: unit for unit in (known(snapshot.services) or {}).values()} | engines
     gpus_by_user: dict[str, list[int]] = {}
     for gpu in known(snapshot.gpus) or ():

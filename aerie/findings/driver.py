@@ -47,8 +47,9 @@ def judge(case: Case, causes: Collection[str]) -> Iterator[Finding]:
     if not stack and driver.loaded_version is None:
         return
     if stack:
-        yield from _kept(case)
-        yield from _on_disk(case, {finding.id: finding.fix for finding in mine})
+        fixes = {finding.id: finding.fix for finding in mine}
+        yield from _kept(case, fixes)
+        yield from _on_disk(case, fixes)
     yield from _loaded(case, causes, {finding.id for finding in mine})
 
 
@@ -180,9 +181,12 @@ def _repository(case: Case, *, is_installed: bool) -> Iterator[Finding]:
         yield case.finding("driver.repository-missing", seen="no such source", expected=lock.uri)
 
 
-def _kept(case: Case) -> Iterator[Finding]:
+def _kept(case: Case, mine: Mapping[str, Fix]) -> Iterator[Finding]:
     """Does it stay at its version?"""
     wanted, names = _wanted(case), case.packages
+    is_moving = mine.get("driver.version-mismatch") is Fix.PROVISION
+    if is_moving and any(name.startswith("nvidia-driver-pinning-") for name in names):
+        return  # the pin of the version that is there goes with it
     has_pin = wanted.pinning in names if wanted.pinning else True
     if not (has_pin and case.snapshot.driver.pin_files):
         others = [name for name in names if name.startswith("nvidia-driver-pinning-")]

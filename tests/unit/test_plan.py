@@ -157,6 +157,8 @@ BUSY = {
     "gpus/2/processes": [process(99, "python3", None)],
     "engine/units": [{"name": "aerie-vllm.service", "active": "active", "enabled": "enabled",
                       "since": "2026-11-27T06:00:00Z"},
+                     {"name": "aerie-acs.service", "active": "active", "enabled": "enabled",
+                      "since": "2026-11-27T06:00:00Z"},
                      {"name": "aerie-old.service", "active": "inactive", "enabled": "disabled", "since": None}],
 }  # fmt: skip
 
