@@ -17,6 +17,7 @@ from rich.text import Text
 from aerie.apply import Cell, Grid, Listener
 from aerie.layers import LAYERS
 from aerie.provision import HostOutcome, Outcome, State
+from aerie.report.verification import verification_view
 from aerie.report.words import duration
 from aerie.upgrade import Upgraded
 
@@ -83,7 +84,7 @@ def grid_view(grid: Grid, now: float) -> RenderableType:
 
 
 def outcome_view(outcome: Outcome, verb: str, inventory: str = "") -> RenderableType:
-    """One line a host, failed ones last with their error and what to do; totals; the next command.
+    """One line a host, failed ones last with their error and what to do; the verification; the next command.
 
     verb: "provision", "upgrade", "rollback". inventory: as given to the task, for that command.
     """
@@ -97,8 +98,9 @@ def outcome_view(outcome: Outcome, verb: str, inventory: str = "") -> Renderable
     totals = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     log = f"; log {outcome.folder}" if outcome.folder else ""
     bad = [host.host for host in outcome.hosts if host.state not in (State.DONE, State.UNCHANGED)]
+    verified = [verification_view(outcome.verification, inventory)] if outcome.verification else []
     again = [Text(f"next: ./invoke {verb} --host {','.join(bad)}{_inventory(inventory)}", style="bold")] if bad else []
-    return Group(table, *errors, Text(f"{totals}; {duration(outcome.wall_s)}{log}", style="bold"), *again)
+    return Group(table, *errors, Text(f"{totals}; {duration(outcome.wall_s)}{log}", style="bold"), *verified, *again)
 
 
 def upgraded_view(upgraded: Upgraded, verb: str, inventory: str = "") -> RenderableType:

@@ -17,6 +17,9 @@ DRIVER_PACKAGE = re.compile(
     r"|libnvidia-|libcuda1|cuda-drivers|linux-modules-nvidia"
 )
 
+# "590.48.01-0ubuntu1": tools beside the driver (libnvidia-container1 1.17.8-1) have versions of another shape.
+DRIVER_VERSION = re.compile(r"(\d+:)?\d{3}\.\d+")
+
 
 def known(value: Value | Unknown) -> Value:
     """The value; skips the test when the probe could not read it: base.unknown is what fails then."""
@@ -108,7 +111,11 @@ def unknowns(value: Any, above: str = "") -> Iterator[tuple[str, str]]:
 def driver_packages(snapshot: Snapshot) -> dict[str, str]:
     """Version by name of every installed package of the NVIDIA driver."""
     packages = installed(known(snapshot.base.packages))
-    return {name: version for name, version in packages.items() if DRIVER_PACKAGE.match(name)}
+    return {
+        name: version
+        for name, version in packages.items()
+        if DRIVER_PACKAGE.match(name) and DRIVER_VERSION.match(version)
+    }
 
 
 def needs_driver(snapshot: Snapshot) -> None:

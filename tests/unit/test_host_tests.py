@@ -21,7 +21,7 @@ from aerie.paths import repository
 from aerie.verify import Case
 from tests.hosts import conftest
 from tests.snapshots import document_with, snapshot_with
-from tests.unit.findings.examples import EXAMPLES, Example, a_host, lock_with, snapshot_of
+from tests.unit.findings.examples import EXAMPLES, Example, a_host, lock_with, package, snapshot_of
 
 OF_THE_INVENTORY = {"base.waiver-expired"}  # no state of a host
 HEALTHY = Example(id="")
@@ -105,6 +105,14 @@ def test_a_host_test_reads_in_a_glance():
 
 def test_a_healthy_host_fails_nothing():
     assert failed(case_of(HEALTHY)) == {}
+
+
+def test_tools_beside_the_driver_are_not_the_driver():
+    beside = {"libnvidia-container1": "1.17.8-1", "nvidia-container-toolkit": "1.17.8-1", "nvidia-dkms-tools": "3.3.0"}
+    changes = {f"base/packages/{name}": package(version) for name, version in beside.items()}
+    case = case_of(Example(id="", changes=changes))
+    assert failed(case) == {}
+    assert diff(case.lock, case.snapshot, case.host) == ()
 
 
 def test_a_host_without_gpus_is_asked_nothing_about_them():
