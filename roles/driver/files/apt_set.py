@@ -48,11 +48,15 @@ def installed() -> dict[str, str]:
     return {row[1]: row[2] for row in rows if len(row) == 3 and row[0] not in ("not-installed", "config-files")}
 
 
-def candidates(name: str, config: Path | None) -> list[str]:
-    """Versions of a package that some source has, as apt lists them."""
-    _, text = run(["apt-cache", "madison", name], config=config)
-    rows = [[cell.strip() for cell in line.split("|")] for line in text.splitlines() if line.count("|") == 2]
-    return list(dict.fromkeys(row[1] for row in rows if row[0] == name))
+def candidates(names: list[str], config: Path | None) -> dict[str, list[str]]:
+    """Versions by package that some source has, as apt lists them. One call: each reads all indexes."""
+    _, text = run(["apt-cache", "madison", *names], config=config)
+    found: dict[str, list[str]] = {name: [] for name in names}
+    for line in text.splitlines():
+        name, *rest = (cell.strip() for cell in line.split("|"))
+        if len(rest) == 2 and rest[0] not in found.get(name, [rest[0]]):
+            found[name].append(rest[0])
+    return found
 
 
 def matches(version: str, wanted: str) -> bool:
@@ -114,14 +118,14 @@ def resolve(request: dict[str, Any]) -> dict[str, Any]:
             take_in(Path(request["offline"]))
             update(config)
         specs, unknown = [], []
+        offered = candidates([package["name"] for package in request["packages"]], config)
         for package in request["packages"]:
             name, wanted = package["name"], package["version"]
-            known = candidates(name, config)
-            fits = [version for version in [have.get(name, ""), *known] if matches(version, wanted)]
+            fits = [version for version in [have.get(name, ""), *offered[name]] if matches(version, wanted)]
             if fits:
                 specs.append(f"{name}={fits[0]}")
             else:
-                unknown.append({"name": name, "version": wanted, "known": known})
+                unknown.append({"name": name, "version": wanted, "known": offered[name]})
         answer: dict[str, Any] = {"specs": specs, "unknown": unknown, "install": [], "remove": [], "error": ""}
         if unknown:
             return answer
@@ -197,11 +201,7 @@ def write_config(folder: Path, pins: str, *, offline: bool, name: str = "store")
     The host's own preferences count online only: what is in the store was resolved under them before.
     """
     (folder / f"{name}.pref").write_text(pins)
-    lines = [
-        f'Dir::Etc::preferences "{folder}/{name}.pref";',
-        'Dir::Cache::pkgcache "";',
-        'Dir::Cache::srcpkgcache "";',
-    ]
+    lines = [f'Dir::Etc::preferences "{folder}/{name}.pref";']
     if offline:
         (folder / "lists/partial").mkdir(parents=True, exist_ok=True)
         (folder / "none").mkdir(exist_ok=True)
@@ -211,6 +211,8 @@ def write_config(folder: Path, pins: str, *, offline: bool, name: str = "store")
             f'Dir::Etc::sourceparts "{folder}/none";',
             f'Dir::Etc::preferencesparts "{folder}/none";',
             f'Dir::State::lists "{folder}/lists";',
+            f'Dir::Cache::pkgcache "{folder}/pkgcache.bin";',
+            f'Dir::Cache::srcpkgcache "{folder}/srcpkgcache.bin";',
         ]
         folder.chmod(0o755)
     config = folder / f"{name}.conf"
@@ -219,7 +221,9 @@ def write_config(folder: Path, pins: str, *, offline: bool, name: str = "store")
 
 
 def update(config: Path) -> None:
-    """Make apt read the store's index."""
+    """Make apt read the store's index anew."""
+    for cached in config.parent.glob("*pkgcache.bin"):
+        cached.unlink()
     code, text = run(["apt-get", "update", "-o", "APT::Sandbox::User=root"], config=config)
     if code != 0:
         raise Refused(f"apt cannot read the store {STORE}: {text[-800:]}")
