@@ -2,6 +2,7 @@
 
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import testinfra
@@ -29,11 +30,11 @@ class Connections:
         return self._open[host.name]
 
     def close(self) -> None:
-        """End every connection."""
-        for socket in Path(self._sockets.name).iterdir():
-            argv = ["ssh", "-O", "exit", "-o", f"ControlPath={socket}", "aerie"]
-            subprocess.run(argv, capture_output=True, timeout=10, check=False)
-        self._sockets.cleanup()
+        """End every connection; one that does not end in time ends by itself a minute later (ControlPersist)."""
+        with self._sockets as folder, suppress(subprocess.TimeoutExpired):
+            for socket in Path(folder).iterdir():
+                argv = ["ssh", "-O", "exit", "-o", f"ControlPath={socket}", "aerie"]
+                subprocess.run(argv, capture_output=True, timeout=10, check=False)
 
     def _connect(self, host: Host) -> Connection:
         if host.is_local:
