@@ -39,6 +39,8 @@ PLAY = """\
         msg: "REASONS={{ aerie_reboot_reasons | default([]) | to_json | b64encode }}"
 """
 STORE = "/var/cache/aerie/packages"
+# The role kernel, whose tests are elsewhere, gives the command line its iommu=pt: without it the stand-in translates.
+ANY_IOMMU = ["pt", "off", "translated"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,7 @@ def test_a_bare_host_gets_driver_and_toolkit_with_one_reason_to_reboot(
     uri = role_variables(load("lab", host.state / "inventory"))["driver_repository"]["uri"]
     other = f"deb [signed-by=/usr/share/keyrings/other.gpg] {uri} /\n"
     host.ssh(["tee", "/etc/apt/sources.list.d/cuda.list"], stdin=other.encode())
-    seen = play("lab", "driver", "interconnect", "cuda")
+    seen = play("lab", "driver", "interconnect", "cuda", interconnect_iommu=ANY_IOMMU)
     assert seen.ok, seen.text
     assert [reason.split(":")[0] for reason in seen.reasons] == ["driver.not-loaded"]
     assert said(host, "cat", "/etc/apt/sources.list.d/cuda.list") == ""
@@ -165,7 +167,7 @@ def test_a_bare_host_gets_driver_and_toolkit_with_one_reason_to_reboot(
     assert _driver(host) == "590.44.01"
     assert said(host, "cat", "/sys/module/nvidia_uvm/parameters/uvm_disable_hmm") == "Y"
     assert "V13.1.80" in said(host, "sh", "-c", "nvcc --version")
-    again = play("lab", "driver", "interconnect", "cuda")
+    again = play("lab", "driver", "interconnect", "cuda", interconnect_iommu=ANY_IOMMU)
     assert again.ok and again.changed == 0 and again.reasons == [], again.text
 
 
@@ -247,18 +249,22 @@ def test_the_way_back_needs_no_network_and_takes_the_compiler_along(
 def test_access_control_is_cleared_now_and_at_the_next_boot(
     host: LabHost, play: Callable[..., Played], said: Said, reboot: Callable[..., None]
 ) -> None:
+    program = (repository() / "roles/interconnect/files/acs.py").read_bytes()
+
     def bits() -> set[int]:
-        shown = said(host, "python3", "/usr/local/lib/aerie/acs.py", "show")
+        shown = host.ssh(["python3", "-", "show"], stdin=program).stdout
         return set(json.loads(shown)["acs"].values())
 
     lab.gpu("lab01", "acs-on")
-    assert bits() != {0}
-    seen = play("lab", "interconnect")
-    assert seen.ok and seen.changed == 1, seen.text
+    assert bits() not in ({0}, set())
+    translating = play("lab", "interconnect")
+    assert not translating.ok and "interconnect.iommu-translating: 0000:06:00.0" in translating.text, translating.text
+    seen = play("lab", "interconnect", interconnect_iommu=ANY_IOMMU)
+    assert seen.ok and seen.changed == 0, seen.text
     assert bits() == {0}
     reboot(host)  # the firmware, here the stand-in, sets it again before the unit runs
     assert bits() == {0}
-    left = play("lab", "interconnect", interconnect_acs="any")
+    left = play("lab", "interconnect", interconnect_acs="any", interconnect_iommu=ANY_IOMMU)
     assert left.ok, left.text
     reboot(host)
     assert bits() != {0}
