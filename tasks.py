@@ -484,7 +484,7 @@ def _agree(plan: Any, inventory: str, *, check: bool, yes: bool, no_input: bool,
     if check and json:
         _show(hosts.plan_view(plan, inventory), plan.to_dict(), json=True)
     else:
-        _console(sys.stderr if json else sys.stdout).print(hosts.plan_view(plan, inventory))
+        _console(sys.stderr if json else sys.stdout).print(hosts.plan_view(plan, inventory, with_next=False))
     if check:
         raise Exit(code=plan.exit_code())
     if not yes and plan.changing():

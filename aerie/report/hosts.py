@@ -19,13 +19,17 @@ __all__ = ["fold", "plan_view"]
 STYLES = {"fatal": "bold red", "warn": "yellow", "info": "dim", "waived": "dim", "ok": "green"}
 
 
-def plan_view(plan: Plan, inventory: str = "") -> RenderableType:
-    """The plan on a screen; its last line is the next command. inventory: as given to the task, for that command."""
+def plan_view(plan: Plan, inventory: str = "", *, with_next: bool = True) -> RenderableType:
+    """The plan on a screen; its last line is the next command. inventory: as given to the task, for that command.
+
+    with_next: not where the plan is about to be applied.
+    """
     blocks: list[RenderableType] = []
     for hosts in _groups(plan):
         blocks += [*_block(hosts), Text("")]
     # A command is to be copied, so it is never broken into lines.
-    commands = [Text(f"next: {line}", no_wrap=True, overflow="ignore") for line in _next(plan, inventory)]
+    lines = _next(plan, inventory) if with_next else []
+    commands = [Text(f"next: {line}", no_wrap=True, overflow="ignore") for line in lines]
     return Group(*blocks, Text(_totals(plan), style="bold"), *commands)
 
 
