@@ -263,7 +263,7 @@ def upgrade(
         how: Any = {"forks": forks, "serial": serial, "max_fail_percentage": max_fail_percentage}
         how |= {"allow_busy": allow_busy, "may_reboot": not no_reboot}
         upgraded = upgrades.upgrade(prepared, auto_rollback=auto_rollback, listener=listener, **how)
-    _show_upgraded(upgraded, "upgrade", inventory, json=json)
+    _show_upgraded(upgraded, f"upgrade --to {to}", inventory, json=json)
 
 
 @task(auto_shortflags=False, help=CHANGING)
@@ -491,17 +491,17 @@ def _agree(plan: Any, inventory: str, *, check: bool, yes: bool, no_input: bool,
         ask(f"Apply to {', '.join(host.host for host in plan.changing())}?", no_input=no_input)
 
 
-def _show_outcome(outcome: Any, verb: str, inventory: str, *, json: bool) -> None:
+def _show_outcome(outcome: Any, command: str, inventory: str, *, json: bool) -> None:
     from aerie.report import provision as views
 
-    _show(views.outcome_view(outcome, verb, inventory), outcome.to_dict(), json=json)
+    _show(views.outcome_view(outcome, command, inventory), outcome.to_dict(), json=json)
     end_with(outcome.exit_code)
 
 
-def _show_upgraded(upgraded: Any, verb: str, inventory: str, *, json: bool) -> None:
+def _show_upgraded(upgraded: Any, command: str, inventory: str, *, json: bool) -> None:
     from aerie.report import provision as views
 
-    _show(views.upgraded_view(upgraded, verb, inventory), upgraded.to_dict(), json=json)
+    _show(views.upgraded_view(upgraded, command, inventory), upgraded.to_dict(), json=json)
     end_with(upgraded.exit_code)
 
 

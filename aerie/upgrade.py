@@ -24,10 +24,11 @@ KEPT_LOCKS = "/var/lib/aerie/locks"
 class Upgraded:
     """What an upgrade or a rollback came to. back: the rollback that followed; recorded: files that name the new lock.
 
-    A failed upgrade without `back` can be taken back by `rollback`.
+    failed: hosts that are not what the lock says. Without `back` they can be taken back by `rollback`.
     """
 
     outcome: Outcome
+    failed: tuple[str, ...]
     back: Outcome | None
     recorded: tuple[Path, ...]
 
@@ -65,7 +66,7 @@ def upgrade(
         for host in outcome.hosts
         if host.host not in failed
     ]
-    return Upgraded(outcome=outcome, back=back, recorded=tuple(recorded))
+    return Upgraded(outcome=outcome, failed=tuple(failed), back=back, recorded=tuple(recorded))
 
 
 def prepare_rollback(
@@ -103,7 +104,7 @@ def rollback(prepared: Prepared, *, listener: plays.Listener = lambda grid: None
         for host in outcome.hosts
         if host.host not in failed
     ]
-    return Upgraded(outcome=outcome, back=None, recorded=tuple(recorded))
+    return Upgraded(outcome=outcome, failed=tuple(failed), back=None, recorded=tuple(recorded))
 
 
 def _offline() -> Mapping[str, Any]:

@@ -83,11 +83,31 @@ def grid_view(grid: Grid, now: float) -> RenderableType:
     return Group(table, *rest, Text(foot, style="bold"))
 
 
-def outcome_view(outcome: Outcome, verb: str, inventory: str = "") -> RenderableType:
+def outcome_view(outcome: Outcome, command: str, inventory: str = "") -> RenderableType:
     """One line a host, failed ones last with their error and what to do; the verification; the next command.
 
-    verb: "provision", "upgrade", "rollback". inventory: as given to the task, for that command.
+    command: to go on with ("provision", "upgrade --to NAME"); inventory: as given to the task.
     """
+    bad = [host.host for host in outcome.hosts if host.state not in (State.DONE, State.UNCHANGED)]
+    again = [Text(f"next: ./invoke {command} --host {','.join(bad)}{_inventory(inventory)}", style="bold")]
+    return Group(_ended(outcome, inventory), *(again if bad else []))
+
+
+def upgraded_view(upgraded: Upgraded, command: str, inventory: str = "") -> RenderableType:
+    """As outcome_view; then the way back, taken or offered, and what the inventory now says."""
+    parts = [_ended(upgraded.outcome, inventory)]
+    if upgraded.back is not None:
+        parts += [Text("taken back:", style="bold"), _ended(upgraded.back, inventory)]
+    parts += [Text(f"recorded in {path}") for path in upgraded.recorded]
+    if upgraded.failed and upgraded.back is None:
+        names = f"--host {','.join(upgraded.failed)}{_inventory(inventory)}"
+        parts.append(Text(f"go on: ./invoke {command} {names}", style="bold"))
+        if command != "rollback":
+            parts.append(Text(f"the way back: ./invoke rollback {names}", style="bold"))
+    return Group(*parts)
+
+
+def _ended(outcome: Outcome, inventory: str) -> RenderableType:
     table = Table("host", "state", "layers", "changed", "reboots", box=box.SIMPLE_HEAD, pad_edge=False)
     for host in sorted(outcome.hosts, key=lambda one: one.state not in (State.DONE, State.UNCHANGED)):
         layers = " ".join(layer for layer in host.layers if layer != "reboot") or "–"
@@ -97,22 +117,10 @@ def outcome_view(outcome: Outcome, verb: str, inventory: str = "") -> Renderable
     counts = {state: sum(host.state is state for host in outcome.hosts) for state in State}
     totals = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     log = f"; log {outcome.folder}" if outcome.folder else ""
-    bad = [host.host for host in outcome.hosts if host.state not in (State.DONE, State.UNCHANGED)]
-    verified = [verification_view(outcome.verification, inventory)] if outcome.verification else []
-    again = [Text(f"next: ./invoke {verb} --host {','.join(bad)}{_inventory(inventory)}", style="bold")] if bad else []
-    return Group(table, *errors, Text(f"{totals}; {duration(outcome.wall_s)}{log}", style="bold"), *verified, *again)
-
-
-def upgraded_view(upgraded: Upgraded, verb: str, inventory: str = "") -> RenderableType:
-    """As outcome_view; then the way back, taken or offered, and what the inventory now says."""
-    parts = [outcome_view(upgraded.outcome, verb, inventory)]
-    if upgraded.back is not None:
-        parts += [Text("taken back:", style="bold"), outcome_view(upgraded.back, "rollback", inventory)]
-    elif upgraded.outcome.exit_code and verb == "upgrade":
-        names = ",".join(host.host for host in upgraded.outcome.hosts)
-        parts.append(Text(f"the way back: ./invoke rollback --host {names}{_inventory(inventory)}", style="bold"))
-    parts += [Text(f"recorded in {path}") for path in upgraded.recorded]
-    return Group(*parts)
+    last = Text(f"{totals}; {duration(outcome.wall_s)}{log}", style="bold")
+    found = outcome.verification
+    verified = [verification_view(found, inventory, with_next=False)] if found else []
+    return Group(table, *errors, last, *verified)
 
 
 class _Lines:

@@ -25,8 +25,11 @@ STYLES = {
 SHOWN_HOSTS = 20
 
 
-def verification_view(found: Verification, inventory: str = "") -> RenderableType:
-    """The verification on a screen; its last line is the next command. inventory: as given, for that command."""
+def verification_view(found: Verification, inventory: str = "", *, with_next: bool = True) -> RenderableType:
+    """The verification on a screen; its last line is the next command, where that is wanted.
+
+    inventory: as given to the task, for that command.
+    """
     return Group(
         _table(found),
         *_failed(found),
@@ -34,7 +37,7 @@ def verification_view(found: Verification, inventory: str = "") -> RenderableTyp
         *_skipped(found),
         *_errors(found),
         Text(_totals(found), style="bold"),
-        Text(f"next: {_next(found, inventory)}"),
+        *([Text(f"next: {_next(found, inventory)}")] if with_next else []),
     )
 
 
