@@ -33,7 +33,7 @@ with open("/var/lib/dpkg/lock-frontend", "w") as file:
 @contextmanager
 def lock_held(host: LabHost, seconds: float) -> Iterator[None]:
     """Someone on the host has apt's lock, for so long or until the end of the block."""
-    argv = ["ssh", "-F", str(host.ssh_config), host.name, f'python3 -c "{HOLD.format(seconds)}"']
+    argv = ["ssh", "-F", str(host.ssh_config), host.name, shlex.join(["python3", "-c", HOLD.format(seconds)])]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
