@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 
 import lab
-from lab import LabHost
+from aerie import provision
+from lab import LabHost, scenario
 
 pytestmark = pytest.mark.lab
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BOTH = "lab01,lab02"
 GPU_LAYERS = ["driver", "cuda"]
+# A provisioned host has its driver, and ACS is cleared: what `bare` says of a new host is over.
+SCENARIOS = [name for name in scenario.names() if name != "bare"]
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +96,14 @@ def test_a_second_provisioning_runs_nothing(invoke, hosts):
     assert [boots_of(host) for host in hosts] == before
 
 
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_scenario_of_the_cards_gives_its_finding_and_only_that(name, hosts, own_lab):
+    chosen = lab.gpu("lab02", name)
+    (planned,) = provision.plan_hosts("lab02", hosts[0].inventory).hosts
+    seen = {finding.id: finding.seen for finding in planned.findings}
+    assert list(seen) == ([] if chosen.finding is None else [chosen.finding]), seen
+
+
 def test_an_upgrade_reboots_once_and_the_inventory_names_the_new_lock(invoke, hosts):
     code, outcome = invoke("upgrade", "--host", "lab01", "--to", "lab-next", "--yes")
     assert code == 0, outcome
@@ -103,11 +114,11 @@ def test_an_upgrade_reboots_once_and_the_inventory_names_the_new_lock(invoke, ho
 
 
 def test_a_rollback_returns_to_the_lock_before_without_the_repository(invoke, hosts):
-    lab.set_repository("gone")
+    lab.repository_mode("gone")
     try:
         code, outcome = invoke("rollback", "--host", "lab01", "--yes")
     finally:
-        lab.set_repository("normal")
+        lab.repository_mode("normal")
     assert code == 0, outcome
     assert driver_of(hosts[0]) == "590.44.01"
     assert invoke("verify", "--host", "lab01")[0] == 0
