@@ -211,7 +211,10 @@ def test_a_module_that_does_not_build_is_undone_and_its_log_shown(
 def test_an_upgrade_waits_for_another_package_manager(
     host: LabHost, play: Callable[..., Played], said: Said, reboot: Callable[..., None]
 ) -> None:
-    hold = "import fcntl, time; fcntl.lockf(open('/var/lib/dpkg/lock-frontend', 'w'), fcntl.LOCK_EX); time.sleep({})"
+    hold = (
+        "import fcntl, time; file = open('/var/lib/dpkg/lock-frontend', 'w'); "
+        "fcntl.lockf(file, fcntl.LOCK_EX); time.sleep({})"
+    )
     said(host, "systemd-run", "--unit=other-apt", "python3", "-c", hold.format(600))
     refused = play("lab-next", "driver", driver_lock_timeout_s=3)
     assert not refused.ok and re.search(r"base\.apt-locked.*held by process \d+ \(python3\)", refused.text), (
