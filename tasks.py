@@ -223,8 +223,7 @@ def provision(
     )
     _agree(prepared.plan, inventory, check=check or c.config.run.dry, yes=yes, no_input=no_input, json=json)
     with _watching(json=json) as listener:
-        how: Any = {"forks": forks, "serial": serial, "max_fail_percentage": max_fail_percentage}
-        how |= {"allow_busy": allow_busy, "may_reboot": not no_reboot}
+        how = _how(forks, serial, max_fail_percentage, allow_busy=allow_busy, no_reboot=no_reboot)
         outcome = library.apply(prepared, listener=listener, **how)
     _show_outcome(outcome, "provision", inventory, json=json)
 
@@ -260,8 +259,7 @@ def upgrade(
     prepared = library.prepare(host, inventory_file=_path(inventory), lock=to, forks=forks)
     _agree(prepared.plan, inventory, check=check or c.config.run.dry, yes=yes, no_input=no_input, json=json)
     with _watching(json=json) as listener:
-        how: Any = {"forks": forks, "serial": serial, "max_fail_percentage": max_fail_percentage}
-        how |= {"allow_busy": allow_busy, "may_reboot": not no_reboot}
+        how = _how(forks, serial, max_fail_percentage, allow_busy=allow_busy, no_reboot=no_reboot)
         upgraded = upgrades.upgrade(prepared, auto_rollback=auto_rollback, listener=listener, **how)
     _show_upgraded(upgraded, f"upgrade --to {to}", inventory, json=json)
 
@@ -287,8 +285,7 @@ def rollback(
     prepared = upgrades.prepare_rollback(host, inventory_file=_path(inventory), forks=forks)
     _agree(prepared.plan, inventory, check=check or c.config.run.dry, yes=yes, no_input=no_input, json=json)
     with _watching(json=json) as listener:
-        how: Any = {"forks": forks, "serial": serial, "max_fail_percentage": max_fail_percentage}
-        how |= {"allow_busy": allow_busy, "may_reboot": not no_reboot}
+        how = _how(forks, serial, max_fail_percentage, allow_busy=allow_busy, no_reboot=no_reboot)
         returned = upgrades.rollback(prepared, listener=listener, **how)
     _show_upgraded(returned, "rollback", inventory, json=json)
 
@@ -475,6 +472,12 @@ def _show_end(result: "RunResult", *, json: bool) -> None:
 
 def _path(text: str) -> Path | None:
     return Path(text) if text else None
+
+
+def _how(forks: int, serial: int, max_fail_percentage: int, *, allow_busy: bool, no_reboot: bool) -> dict[str, Any]:
+    """The options of provision.apply that every changing task has."""
+    options = {"forks": forks, "serial": serial, "max_fail_percentage": max_fail_percentage}
+    return {**options, "allow_busy": allow_busy, "may_reboot": not no_reboot}
 
 
 def _agree(plan: Any, inventory: str, *, check: bool, yes: bool, no_input: bool, json: bool) -> None:

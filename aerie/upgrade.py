@@ -61,12 +61,7 @@ def upgrade(
     if failed and auto_rollback:
         returning = prepare_rollback(",".join(failed), inventory_file=prepared.inventory, before=prepared)
         back = provision.apply(returning, listener=listener, variables=_offline(), **options)
-    recorded = [
-        inventory.record_lock(host.host, prepared.locks[host.host].name, prepared.inventory)
-        for host in outcome.hosts
-        if host.host not in failed
-    ]
-    return Upgraded(outcome=outcome, failed=tuple(failed), back=back, recorded=tuple(recorded))
+    return Upgraded(outcome=outcome, failed=tuple(failed), back=back, recorded=_record(prepared, outcome, failed))
 
 
 def prepare_rollback(
@@ -99,12 +94,7 @@ def rollback(prepared: Prepared, *, listener: plays.Listener = lambda grid: None
     """Apply a plan of prepare_rollback, from packages that the hosts kept; the inventory then names the old lock."""
     outcome = provision.apply(prepared, listener=listener, variables=_offline(), **options)
     failed = _not_green(outcome)
-    recorded = [
-        inventory.record_lock(host.host, prepared.locks[host.host].name, prepared.inventory)
-        for host in outcome.hosts
-        if host.host not in failed
-    ]
-    return Upgraded(outcome=outcome, failed=tuple(failed), back=None, recorded=tuple(recorded))
+    return Upgraded(outcome=outcome, failed=tuple(failed), back=None, recorded=_record(prepared, outcome, failed))
 
 
 def _offline() -> Mapping[str, Any]:
@@ -116,6 +106,15 @@ def _not_green(outcome: Outcome) -> list[str]:
     if outcome.verification is not None:
         bad |= set(outcome.verification.failed_hosts)
     return [host.host for host in outcome.hosts if host.host in bad]
+
+
+def _record(prepared: Prepared, outcome: Outcome, failed: list[str]) -> tuple[Path, ...]:
+    """Let the inventory name the lock of every host that is what it says; the files that do."""
+    return tuple(
+        inventory.record_lock(host.host, prepared.locks[host.host].name, prepared.inventory)
+        for host in outcome.hosts
+        if host.host not in failed
+    )
 
 
 def _kept(host: Host, name: str, folder: Path) -> tuple[Lock, Path]:
