@@ -15,6 +15,8 @@ from .model import (
     PythonEnvironment,
     Repository,
     Storage,
+    Weights,
+    WeightsModel,
 )
 from .packages import DriverPackages, driver_packages
 from .variables import role_variables, with_variables
@@ -34,6 +36,8 @@ __all__ = [
     "PythonEnvironment",
     "Repository",
     "Storage",
+    "Weights",
+    "WeightsModel",
     "driver_packages",
     "load",
     "names",

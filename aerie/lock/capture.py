@@ -26,6 +26,7 @@ from .model import (
     PythonEnvironment,
     Repository,
     Storage,
+    Weights,
 )
 from .repositories import of_system
 from .toml import to_toml
@@ -112,6 +113,7 @@ def capture(
         cuda=_cuda(host),
         python=_python(host),
         storage=_storage(host),
+        weights=like.weights if like else Weights(),
         engine=like.engine if like else Engine(),
         severity=like.severity if like else {},
     )

@@ -75,6 +75,10 @@ def _check(lock: Lock, name: str, document: Document) -> None:
     if not getattr(lock.cuda, "packages" if lock.cuda.source == "apt" else "wheels"):
         wanted = "packages" if lock.cuda.source == "apt" else "wheels"
         document.problem(("cuda", "source"), f"{lock.cuda.source!r} without {wanted}", f"cuda.{wanted}")
+    for index, required in enumerate(lock.weights.required):
+        if required not in lock.weights.models:
+            known = ", ".join(lock.weights.models) or "none: the lock has no model"
+            document.problem(("weights", "required", index), repr(required), f"a model of weights.models: {known}")
     _check_repository(lock, document)
     from aerie.findings.catalogue import check_id  # here, for findings are made of locks
 

@@ -4,9 +4,10 @@ Every field of a layer's table is also the variable `<layer>_<field>` of the lay
 docs/lock.md is made from the texts under the fields.
 """
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from aerie.layers import LAYERS
 
@@ -24,6 +25,8 @@ __all__ = [
     "PythonEnvironment",
     "Repository",
     "Storage",
+    "Weights",
+    "WeightsModel",
 ]
 
 SCHEMA = "aerie.lock/1"
@@ -32,7 +35,15 @@ Fingerprint = Annotated[str, Field(pattern=r"^[0-9A-F]{40}$")]
 Version = Annotated[str, Field(pattern=r"^\d+(\.\d+)+$")]
 Wheel = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+(\[[A-Za-z0-9,._-]+\])?==[0-9]")]
 System = Annotated[str, Field(pattern=r"^[a-z]+-\d+(\.\d+)*$")]
+ModelName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,99}$")]
 FindingId = Annotated[str, Field(pattern=rf"^({'|'.join(LAYERS)})\.[a-z0-9]+(-[a-z0-9]+)*$")]
+# What a location looks like, and the words for it.
+LOCATIONS = {
+    "hub": (r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*", "organization/name"),
+    "http": (r"https?://[^\s?#]+", "an address, http:// or https://, without query"),
+    "s3": (r"https?://[^\s?#/]+/[^\s?#]+", "https://<server>/<bucket>/<prefix>"),
+    "folder": (r"/[^\0\n]+", "an absolute path"),
+}
 
 
 class _Table(BaseModel):
@@ -190,6 +201,45 @@ class Storage(_Table):
     """Of the disk below."""
 
 
+class WeightsModel(_Table):
+    """One model: where its files come from, and the manifest that says what they are."""
+
+    source: Literal["hub", "http", "s3", "folder"]
+    """What kind of place the files come from."""
+    location: str
+    """Repository of a hub, "organization/name"; address of the folder, for http and s3; path of a folder."""
+    revision: Annotated[str, Field(pattern=r"^([0-9a-f]{40})?$")] = ""
+    """The hub's commit, never a branch or tag; "" where none was chosen yet, and for other sources."""
+    manifest_sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    """Of `inventory/manifests/<name>.manifest.json`; "" while none was made: `./invoke weights.manifest` makes it."""
+
+    @model_validator(mode="after")
+    def _fits_the_source(self) -> "WeightsModel":
+        form, expected = LOCATIONS[self.source]
+        if not re.fullmatch(form, self.location):
+            raise ValueError(f"location {self.location!r} of source {self.source!r}, expected {expected}")
+        if self.revision and self.source != "hub":
+            raise ValueError(f"revision {self.revision!r}, expected none, as source {self.source!r} has no commits")
+        if self.manifest_sha256 and self.source == "hub" and not self.revision:
+            raise ValueError("a manifest_sha256 without a revision, expected the commit that the manifest is of")
+        return self
+
+
+class Weights(_Table):
+    """Models, and where they lie."""
+
+    path: Annotated[str, Field(pattern=r"^/")] = "/srv/aerie/weights"
+    """The folder with a folder for each staged model."""
+    required: tuple[ModelName, ...] = ()
+    """Models that a host must hold, by their names below."""
+    parallel: Annotated[int, Field(ge=1, le=64)] = 16
+    """Files that are fetched at the same time."""
+    port: Annotated[int, Field(ge=1, le=65535)] = 8378
+    """Where hosts give what they hold to each other while several are staged."""
+    models: dict[ModelName, WeightsModel] = {}
+    """Models that can be staged, by name."""
+
+
 class Engine(_Table):
     """What engines run as."""
 
@@ -217,6 +267,7 @@ class Lock(_Table):
     cuda: Cuda
     python: Python = Python()
     storage: Storage = Storage()
+    weights: Weights = Weights()
     engine: Engine = Engine()
     severity: dict[FindingId, Literal["fatal", "warn", "info"]] = {}
     """Severities of findings on hosts of this lock, instead of the catalogue's."""
