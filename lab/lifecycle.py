@@ -27,9 +27,10 @@ from .access import lab_key, write_access, write_locks
 from .base import base_image
 from .command import require_machine, run
 from .host import LabHost
+from .hub import gateway
 from .prepare import MAX_HOSTS, prepare
 
-__all__ = ["GIB", "HostStatus", "down", "gpu", "repository_mode", "status", "up"]
+__all__ = ["GIB", "HostStatus", "down", "gpu", "hub_mode", "repository_mode", "status", "up"]
 
 GIB = 1 << 30
 BOOT_TIMEOUT_S = 60  # 0.7 s was measured on a quiet machine, 2.7 s under load
@@ -75,6 +76,7 @@ def up(
         network.claim(_state())
         base = _choose_base(image)
         repository.start(_state(), packages)
+        gateway.start(_state())
         hosts = tuple(_host(number) for number in range(1, count + 1))
         lab_key(_state())
         with ThreadPoolExecutor(max_workers=min(count, 8)) as pool:
@@ -120,6 +122,19 @@ def repository_mode(wanted: str) -> None:
         repository.mode(_state(), _repository(), wanted)
 
 
+def hub_mode(wanted: str, *, path: str = "*", times: int | None = None) -> None:
+    """Let the hosts' model hub go wrong: one of hub.gateway.MODES; "normal" mends it.
+
+    path: pattern of files, or of requests where it starts with "/"; times: how many requests it meets.
+    """
+    require_machine()
+    network.require_mine(_state())
+    if _base() is None:
+        raise UsageError("lab", seen="nothing up", expected="a lab with hosts", remedy="Run invoke lab.up 1 first.")
+    with _locked():
+        gateway.mode(_state(), wanted, path=path, times=times)
+
+
 def _repository(image: Path | None = None) -> repository.Repository:
     """The lab's package repository, the same until `down`, as hosts have its key; built where the cache has none."""
     chosen = repository.chosen(_state())
@@ -141,6 +156,7 @@ def down() -> tuple[str, ...]:
         with ThreadPoolExecutor(max_workers=8) as pool:
             list(pool.map(cgroups.kill, names))
         repository.stop()
+        gateway.stop()
         network.release()
         for name in names:
             cgroups.remove(name)
@@ -242,7 +258,8 @@ def _write_access(packages: repository.Repository) -> None:
     write_access(_state(), rows)
     distro = repository.distro_of(_base() or Path())
     words = {"KEY_SHA256": packages.key_sha256, "KEY_FINGERPRINT": packages.key_fingerprint}
-    write_locks(_state(), {"URI": repository.uri(distro), **words})
+    write_locks(_state(), {"URI": repository.uri(distro), **words, **gateway.words(_state())})
+    gateway.write_manifests(_state(), _state() / "inventory/manifests")
 
 
 def _wait(host: LabHost) -> None:

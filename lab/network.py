@@ -16,6 +16,7 @@ __all__ = [
     "BRIDGE",
     "GATEWAY",
     "NETWORK",
+    "STORE",
     "address_of",
     "claim",
     "release",
@@ -29,6 +30,7 @@ BRIDGE = "aerie-lab"
 TABLE = "aerie_lab"
 NETWORK = ipaddress.ip_network("10.77.0.0/24")
 GATEWAY = NETWORK[1]
+STORE = NETWORK[2]  # the machine too, under another name, for what must not be the same host
 FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 
 
@@ -68,7 +70,8 @@ def claim(state: Path) -> None:
     if _holder() != str(state):
         record = json.dumps({"state": str(state), "ip_forward": FORWARD.read_text().strip()})
         run(["ip", "link", "set", BRIDGE, "alias", record])
-    run(["ip", "address", "replace", f"{GATEWAY}/{NETWORK.prefixlen}", "dev", BRIDGE])
+    for address in (GATEWAY, STORE):
+        run(["ip", "address", "replace", f"{address}/{NETWORK.prefixlen}", "dev", BRIDGE])
     run(["ip", "link", "set", BRIDGE, "up"])
     FORWARD.write_text("1")
     run(

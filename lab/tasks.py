@@ -85,6 +85,25 @@ def repository(c: Context, mode: str) -> None:
     _console().print(f"the repository is {mode}: {MODES[mode]}", markup=False, highlight=False)
 
 
+@task(
+    name="hub",
+    auto_shortflags=False,
+    positional=["mode"],
+    help={
+        "mode": "gone, a status (404), stall, cut, no-range, slow, truncated, flipped, expired; normal mends it",
+        "path": "pattern of the files that it is for; of requests where it starts with /",
+        "times": "requests that it meets; 0: all",
+    },
+)
+def hub(c: Context, mode: str, path: str = "*", times: int = 0) -> None:
+    """Let the hosts' model hub go wrong."""
+    from . import lifecycle as lab
+    from .hub.gateway import MODES
+
+    lab.hub_mode(mode, path=path, times=times or None)
+    _console().print(f"the hub is {mode}: {MODES[mode]}", markup=False, highlight=False)
+
+
 @task(auto_shortflags=False)
 def down(c: Context) -> None:
     """Take down every lab host and all that the lab made."""
@@ -103,4 +122,4 @@ def status(c: Context) -> None:
     _console().print(_table(hosts) if hosts else "no lab host is up")
 
 
-collection = Collection("lab", up, down, gpu, repository, status)
+collection = Collection("lab", up, down, gpu, hub, repository, status)

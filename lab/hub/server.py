@@ -44,6 +44,7 @@ def main(spec: Spec) -> int:
         if os.fork():
             return 0
         os.setsid()
+        os.chdir("/")  # so that it holds no folder
     for server in (hub, store):
         threading.Thread(target=server.serve_forever, daemon=True).start()
     if spec.detach:
