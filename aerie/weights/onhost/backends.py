@@ -1,0 +1,133 @@
+"""The programs that move bytes, one process per file: aria2, the hub's own client, rsync, and dd for a local folder.
+
+Each command continues the partial file where it ends, but the hub's client, which cannot (1.18 and later).
+"""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from aerie.weights.onhost import hub_client
+from aerie.weights.onhost.address import Address
+from aerie.weights.onhost.children import Ended
+
+__all__ = ["Command", "Fault", "aria2", "available", "copy", "fault", "hub", "hub_folder", "rsync"]
+
+_HUB_URL: Final = re.compile(r"(?P<endpoint>https?://[^/]+)/(?P<repository>.+)/resolve/(?P<revision>[0-9a-f]{40})/")
+_STATUS: Final = re.compile(r"\bstatus=(\d{3})\b")
+_LOCAL: Final = ("No space left on device", "Disk quota exceeded", "Read-only file system", "Input/output error",
+                 "File too large", "Permission denied (os error", "Not enough disk space")  # fmt: skip
+_ARIA2_LOCAL: Final = (9, 15, 16, 17, 18)  # disk full, or the part could not be opened, made or written: aria2c(1)
+_ARIA2_NO_RESUME: Final = 8
+
+
+class Fault(StrEnum):
+    """What a failed transfer calls for."""
+
+    AGAIN = "again"  # later, or from elsewhere
+    NO_RESUME = "no-resume"  # this source cannot continue a partial file
+    RESTART = "restart"  # the partial file is no beginning of the file
+    HOST = "host"  # nothing will help but a change on this host
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """How to start a program. grows: the file or folder whose bytes tell that it moves. Secrets are in stdin only."""
+
+    name: str
+    argv: tuple[str, ...]
+    grows: Path
+    stdin: bytes = b""
+    folder: Path | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def available(wanted: tuple[str, ...], hub_python: Path) -> tuple[str, ...]:
+    """Those of the wanted backends that this host has, in their order."""
+    found = {"aria2": shutil.which("aria2c") is not None, "hub": os.access(hub_python, os.X_OK)}
+    return tuple(name for name in wanted if found[name])
+
+
+def aria2(address: Address, part: Path, stall_s: float) -> Command:
+    """One connection that appends to `part`, whose size is therefore what has arrived."""
+    options = {
+        "no-conf": "true", "no-netrc": "true", "input-file": "-",
+        "split": "1", "max-connection-per-server": "1",  # more gain nothing where many files run side by side
+        "continue": "true", "always-resume": "true", "auto-file-renaming": "false",
+        # The size of the file is the record of what is there; a control file would be behind it after a kill -9.
+        "auto-save-interval": "0", "file-allocation": "none",
+        "max-tries": "1", "connect-timeout": str(min(30, max(1, round(stall_s)))),
+        "timeout": str(min(600, max(1, round(stall_s)))),
+        "follow-torrent": "false", "follow-metalink": "false", "enable-dht": "false",
+        "async-dns": "false",  # the system's resolver, as the request that led here
+        "user-agent": "aerie", "show-console-readout": "false", "summary-interval": "0",
+        "download-result": "hide", "console-log-level": "error", "enable-color": "false",
+        "stop-with-process": str(os.getpid()),
+    }  # fmt: skip
+    lines = [address.url, f"  out=./{part.name}", f"  use-head={'true' if address.answers_head else 'false'}"]
+    if address.token:
+        lines.append(f"  header=Authorization: Bearer {address.token}")
+    return Command(
+        name="aria2", argv=("aria2c", *(f"--{name}={value}" for name, value in options.items())),
+        stdin="\n".join([*lines, ""]).encode(), folder=part.parent, grows=part,
+    )  # fmt: skip
+
+
+def hub_folder(part: Path) -> Path:
+    """Where the hub's client works; what it leaves there it cannot use again."""
+    return part.with_name(f"{part.name}.hub")
+
+
+def hub(url: str, token: str, path: str, part: Path, python: Path, stall_s: float) -> Command | None:
+    """The hub's client in an environment of its own, None where `url` is not a hub's; the file comes to `part`."""
+    match = _HUB_URL.fullmatch(url)
+    if match is None:
+        return None
+    folder = hub_folder(part)
+    order = {**match.groupdict(), "path": path, "folder": str(folder), "part": str(part), "token": token}
+    return Command(
+        name="hub", argv=(str(python), "-I", hub_client.__file__), stdin=json.dumps(order).encode(), grows=folder,
+        environment={
+            "HF_HOME": str(folder / "home"),  # its caches, all removed with the folder
+            "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1",
+            "HF_XET_CLIENT_READ_TIMEOUT": f"{max(1, round(stall_s))}s",
+        },
+    )  # fmt: skip
+
+
+def copy(folder: str, path: str, part: Path, have: int) -> Command:
+    """Continue `part` from the file in a folder of this host."""
+    argv = ("dd", f"if={folder}{path}", f"of={part}", "bs=16M", "iflag=skip_bytes", f"skip={have}",
+            "oflag=seek_bytes", f"seek={have}", "conv=notrunc", "status=none")  # fmt: skip
+    return Command(name="copy", argv=argv, grows=part)
+
+
+def rsync(url: str, path: str, part: Path) -> Command:
+    """Continue `part` over ssh or from an rsync server."""
+    argv = ("rsync", "--append", "--whole-file", "--copy-links", "--rsh", "ssh -o BatchMode=yes",
+            "--", f"{url}{path}", str(part))  # fmt: skip
+    return Command(name="rsync", argv=argv, grows=part)
+
+
+def fault(name: str, ended: Ended) -> tuple[Fault, str]:
+    """What a backend's failure calls for, and its reason in one line without addresses: those may be signed."""
+    code = ended.exit_code
+    if code < 0:
+        return Fault.AGAIN, f"{name} was killed by signal {-code}"
+    lines = [line for line in ended.output.splitlines() if line.strip() and "log file" not in line]
+    errors = [line for line in lines if "errorCode" in line or "rror" in line] or lines or [f"exit code {code}"]
+    reason = re.sub(r"\S+://\S+", "<address>", errors[-1].strip())[-300:]
+    if any(text in ended.output for text in _LOCAL) or (name == "aria2" and code in _ARIA2_LOCAL):
+        return Fault.HOST, reason
+    if name == "aria2" and code == _ARIA2_NO_RESUME:
+        return Fault.NO_RESUME, "the server does not continue a partial file"
+    status = _STATUS.findall(ended.output)
+    if "416" in status:
+        return Fault.RESTART, "HTTP 416"
+    return Fault.AGAIN, f"HTTP {status[-1]}" if status else reason
