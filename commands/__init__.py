@@ -1,0 +1,1 @@
+"""The tasks, a module per subject; tasks.py collects them."""

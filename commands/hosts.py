@@ -1,0 +1,91 @@
+"""Tasks of hosts: what they are, what they must become, and whether they are."""
+
+import json as jsonlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from invoke import Context, task
+
+from aerie.program import end_with
+
+from .screen import HOSTS, INVENTORY, JSON, lines, optional_path, show
+
+__all__ = ["plan", "snapshot", "verify"]
+
+
+@task(
+    auto_shortflags=False,
+    help={
+        "host": HOSTS,
+        "inventory": INVENTORY,
+        "fail_on": "exit with 3 on findings of this severity: fatal (default) or warn",
+        "forks": "hosts to probe at the same time",
+        "json": JSON,
+    },
+)
+def plan(
+    c: Context, host: str, inventory: str | None = None, fail_on: str = "fatal", forks: int = 16, json: bool = False
+) -> None:
+    """Show what differs between hosts and their locks; changes nothing. 3: something does, 1: a host did not answer."""
+    from aerie import provision
+    from aerie.plan import severity
+    from aerie.report import hosts
+
+    least = severity(fail_on)
+    found = provision.plan_hosts(host, optional_path(inventory), forks)
+    show(hosts.plan_view(found, inventory or ""), found.to_dict(), json=json)
+    end_with(found.exit_code(least))
+
+
+@task(auto_shortflags=False, help={"host": "name in the inventory", "inventory": INVENTORY})
+def snapshot(c: Context, host: str, inventory: str | None = None) -> None:
+    """Print what a host is, read in one round trip, as one JSON document; changes nothing."""
+    from dataclasses import asdict
+
+    from aerie import remote
+    from aerie.inventory import host as named
+
+    found = remote.probe(named(host, optional_path(inventory)))
+    sys.stdout.write(jsonlib.dumps(asdict(found), sort_keys=True) + "\n")
+
+
+@task(
+    auto_shortflags=False,
+    iterable=["layer"],
+    help={
+        "host": HOSTS,
+        "layer": "only this layer; may be given several times",
+        "inventory": INVENTORY,
+        "lock": "another lock than the host's own",
+        "snapshot": "judge this snapshot (a file of ./invoke snapshot); the host is not asked",
+        "junit": "write a JUnit file there too, one suite per host",
+        "forks": "hosts at a time",
+        "fail_on": "exit with 3 when a requirement of this severity failed: fatal (default) or warn",
+        "json": JSON,
+    },
+)
+def verify(
+    c: Context,
+    host: str,
+    layer: list[str] | None = None,
+    inventory: str | None = None,
+    lock: str | None = None,
+    snapshot: str | None = None,
+    junit: str | None = None,
+    forks: int = 16,
+    fail_on: str = "fatal",
+    json: bool = False,
+) -> None:
+    """Test that hosts are what their locks say; changes nothing. 3: one is not, 1: not all could be asked."""
+    from aerie import verify as library
+    from aerie.plan import severity
+    from aerie.report import verification
+
+    least, path, recorded = severity(fail_on), optional_path(inventory), optional_path(snapshot)
+    what: dict[str, Any] = {"layers": layer or (), "lock": lock, "path": path, "recorded": recorded, "forks": forks}
+    found = library.verify(host, **what, listener=lines(verification.host_line))
+    if junit:
+        Path(junit).write_bytes(verification.junit(found))
+    show(verification.verification_view(found, inventory or ""), found.to_dict(), json=json)
+    end_with(found.exit_code(least))
