@@ -6,7 +6,7 @@ rich, the runner) stand inside the tasks that need them: `--list` and completion
 
 from invoke import Collection
 
-from commands import locks
+from commands import locks, weights
 from commands.changing import provision, rollback, upgrade
 from commands.hosts import plan, snapshot, verify
 from commands.project import docs, schema, test
@@ -15,5 +15,5 @@ from lab.tasks import collection as lab
 
 namespace = Collection(
     approve, docs, plan, provision, report, resume, rollback, runbook, runs, schema, snapshot, test, upgrade, verify,
-    lab, locks.collection,
+    lab, locks.collection, weights.collection,
 )  # fmt: skip

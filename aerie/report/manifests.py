@@ -1,0 +1,20 @@
+"""Manifests as what rich draws. Values in, renderables out."""
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from aerie.paths import shown
+from aerie.weights.models import Made
+
+__all__ = ["lines_view", "summary"]
+
+
+def lines_view(made: Made) -> RenderableType:
+    """What the lock must say of the model, to be copied."""
+    return Text(made.lock_lines)
+
+
+def summary(made: Made) -> RenderableType:
+    """One line: what the manifest has and where it lies."""
+    files, size = len(made.manifest.files), made.manifest.size_bytes
+    return Text(f"{shown(made.path)}: {files} files, {size / 1e9:.3f} GB; in lock {made.lock}:")
