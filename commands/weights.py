@@ -32,7 +32,10 @@ def weights_manifest(
     if not (check or c.config.run.dry):
         models.write(made)
     console_on(sys.stderr).print(manifests.summary(made))
-    show(manifests.lines_view(made), made.to_dict(), json=json)
+    if json:
+        show("", made.to_dict(), json=True)
+    else:
+        sys.stdout.write(f"{made.lock_lines}\n")  # to be copied, so never wrapped
 
 
 collection = Collection("weights", weights_manifest)

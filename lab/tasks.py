@@ -90,7 +90,7 @@ def repository(c: Context, mode: str) -> None:
     auto_shortflags=False,
     positional=["mode"],
     help={
-        "mode": "gone, a status (404), stall, cut, no-range, slow, truncated, flipped, expired; normal mends it",
+        "mode": "gone, a status (404), stall, cut, no-range, slow, truncated, flipped, expired, …; normal mends it",
         "path": "pattern of the files that it is for; of requests where it starts with /",
         "times": "requests that it meets; 0: all",
     },

@@ -6,12 +6,7 @@ from rich.text import Text
 from aerie.paths import shown
 from aerie.weights.models import Made
 
-__all__ = ["lines_view", "summary"]
-
-
-def lines_view(made: Made) -> RenderableType:
-    """What the lock must say of the model, to be copied."""
-    return Text(made.lock_lines)
+__all__ = ["summary"]
 
 
 def summary(made: Made) -> RenderableType:

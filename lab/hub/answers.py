@@ -11,6 +11,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from .content import Entry, Repository, file_of, read, repositories
+from .faults import REVISION
 from .handler import Handler
 from .spec import BUCKET, MEMBER, STRANGER
 
@@ -45,7 +46,7 @@ class HubHandler(Handler):
     def _token(self) -> str:
         return (self.headers["Authorization"] or "").removeprefix("Bearer ").strip()
 
-    def _repository(self, name: str, revision: str) -> tuple[Repository, str] | None:
+    def _repository(self, name: str, revision: str, file: str | None = None) -> tuple[Repository, str] | None:
         """The repository and the commit, where the client may see them; else it was answered."""
         token, repository = self._token(), read(self.serving.folder, name)
         if token and token not in (MEMBER, STRANGER):
@@ -54,7 +55,8 @@ class HubHandler(Handler):
             # Without a token nobody learns whether it exists.
             self.refuse(404 if token else 401, "Repository not found", "RepoNotFound")
         else:
-            commit = repository.head if revision == "main" else revision
+            is_wrong = self.fault(REVISION, file) is not None
+            commit = repository.head if revision == "main" or is_wrong else revision
             if commit in repository.revisions:
                 return repository, commit
             self.refuse(404, f"Invalid rev id: {revision}", "RevisionNotFound")
@@ -82,7 +84,7 @@ class HubHandler(Handler):
         self.text(json.dumps(rows[start : start + page]), **headers)
 
     def _resolve(self, name: str, revision: str, path: str) -> None:
-        if self.went_wrong(path) or not (found := self._repository(name, revision)):
+        if self.went_wrong(path) or not (found := self._repository(name, revision, path)):
             return
         repository, commit = found
         entry = repository.revisions[commit].get(path)
@@ -110,7 +112,11 @@ class HubHandler(Handler):
             self.content(repository, revision, path, entry)
         elif entries and path == "SHA256SUMS":
             self.text(self._sums(name, revision, entries), "text/plain")
-        elif entries and self.where.startswith("/files/") and (not path or path.endswith("/")):
+        elif (
+            self.where.startswith("/files/")
+            and self.where.endswith("/")
+            and any(one.startswith(path) for one in entries)
+        ):
             self._index(entries, path)
         else:
             self.refuse(404, "Not found")

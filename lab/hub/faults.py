@@ -10,7 +10,7 @@ from pathlib import Path
 from aerie.errors import UsageError
 from aerie.runbook.step import write_atomic
 
-__all__ = ["BODY", "KINDS", "STATUS", "Fault", "Faults", "read", "write"]
+__all__ = ["BODY", "KINDS", "REVISION", "STATUS", "Fault", "Faults", "read", "write"]
 
 STATUS = {
     "401": "no or a wrong token",
@@ -30,7 +30,8 @@ BODY = {
     "flipped": "files with one byte that is wrong",
     "expired": "signed addresses that are too old at once",
 }
-KINDS = STATUS | BODY
+REVISION = {"wrong-revision": "the newest revision, whatever one was asked for"}
+KINDS = STATUS | BODY | REVISION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
