@@ -9,7 +9,7 @@ import pytest
 import lab
 from aerie import lock
 from aerie.errors import UsageError
-from aerie.weights import manifest
+from aerie.weights import manifest, models
 from lab import LabHost
 
 pytestmark = pytest.mark.lab
@@ -31,6 +31,18 @@ def test_a_host_fetches_what_the_locks_manifest_says(
     assert seen == next(file.sha256 for file in manifest.parse(texts["tiny"]).files if file.path == SHARD)
     mirrored = said(lab_host, "sh", "-ec", f"curl -sSf {weights.models['mirror'].location}{SHARD} | sha256sum")
     assert mirrored.split()[0] == seen
+
+
+def test_manifests_made_from_the_hub_are_those_that_the_locks_name(
+    lab_host: LabHost, own_lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", "/nonexistent/token")  # nobody's own one
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    weights = lock.load("lab", own_lab / "inventory").weights
+    for name in ("tiny", "gated", "mirror"):
+        made = models.make(name, folder=own_lab / "inventory")
+        assert manifest.digest(made.manifest) == weights.models[name].manifest_sha256
+        assert models.load(lock.load(made.lock, own_lab / "inventory"), name, own_lab / "inventory") == made.manifest
 
 
 def test_the_hub_goes_wrong_by_a_word_and_stays_so_until_mended(lab_host: LabHost, own_lab: Path) -> None:

@@ -7,6 +7,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
+import huggingface_hub
 import pytest
 
 import lab.hub
@@ -182,6 +183,26 @@ def test_a_server_without_ranges_and_a_slow_one(hub):
     hub.mend()
     hub.fault("slow", SHARD, rate_bytes_s=1 << 20)
     assert content(hub)[2] == MODEL[SHARD]
+
+
+def test_another_revision_than_was_asked_for(hub):
+    first = hub.add("aerie-lab/moved", MODEL)
+    head = hub.add("aerie-lab/moved", MODEL | {"config.json": b"{}"})
+    hub.fault("wrong-revision", "config.json", times=1)
+    found = [resolve(hub, "config.json", "aerie-lab/moved", first) for _ in range(2)]
+    assert [(headers["X-Repo-Commit"], body) for _, headers, body in found] == [
+        (head, b"{}"),
+        (first, MODEL["config.json"]),
+    ]
+
+
+def test_the_client_of_hubs_takes_it_for_one(hub, tmp_path):
+    huggingface_hub.snapshot_download("aerie-lab/gated", local_dir=tmp_path, endpoint=hub.url, token=lab.hub.MEMBER)
+    assert {path: (tmp_path / path).read_bytes() for path in MODEL} == MODEL
+    with pytest.raises(huggingface_hub.errors.GatedRepoError):
+        huggingface_hub.hf_hub_download(
+            "aerie-lab/gated", "config.json", cache_dir=tmp_path, endpoint=hub.url, token=lab.hub.STRANGER
+        )
 
 
 def test_signed_addresses_expire_by_time_and_on_demand(hub, tmp_path):

@@ -25,6 +25,14 @@ TINY = Manifest(
 )
 
 
+@pytest.fixture(autouse=True)
+def _no_token(monkeypatch, tmp_path):
+    """Whoever runs the tests keeps the own token of a real hub."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+
+
 @pytest.fixture
 def inventory(tmp_path):
     """Writes locks and manifests into an inventory's folder, which it gives."""
@@ -148,8 +156,9 @@ def test_a_model_of_no_lock_and_a_lock_of_no_name_are_usage_errors(inventory):
         models.make("tiny", "one", folder=inventory(revision="main"))
 
 
-def test_the_task_prints_the_lines_for_the_lock_alone_on_stdout(inventory, hub):
-    folder = inventory(hub=hub.url, revision="", manifest_sha256="")
+def test_the_task_prints_the_lines_for_the_lock_alone_on_stdout(inventory, hub, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    folder = inventory(revision="", manifest_sha256="")
 
     def invoke(*words):
         argv = ["./invoke", "weights.manifest", "--inventory", str(folder / "hosts.yml"), *words]
