@@ -30,6 +30,7 @@ before a shipped one of the same name. Shipped: {names}.
     ./invoke lock.show ubuntu2404-cuda131 --host gpu01    with what the inventory says differently for gpu01
     ./invoke lock.diff ubuntu2404-cuda131 ubuntu2404-cuda131-r595
     ./invoke lock.capture --host gpu01 --name mine        a new lock from a host that works
+    ./invoke weights.manifest --model kimi-k2.5           the manifest of a model, and the lines for the lock
 
 Every field of a layer is also the variable `<layer>_<field>` of the layer's role. Set in `group_vars` or `host_vars` it
 wins over the lock for those hosts: `storage_path: /data/aerie`. Unknown keys, wrong types and values that contradict

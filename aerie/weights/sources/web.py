@@ -30,7 +30,7 @@ def files(location: str, say: Say) -> tuple[File, ...]:
     """
     base = location.rstrip("/") + "/"
     known = sums(base)
-    paths = list(known) or sorted(_listed(base, "", DEPTH))
+    paths = list(known) or sorted(path for path in _listed(base, "", DEPTH) if path != SUMS)
     if not paths:
         remedy = f"Put the files there, with {SUMS}: sha256sum * > {SUMS}"
         raise AerieError(base, seen="an index without files", expected="a model's files", remedy=remedy)

@@ -279,6 +279,11 @@ def test_an_index_page_leads_to_files_below_it_alone(ask, pages):
         ({"/b/m/SHA256SUMS": ("", b"0" * 64 + b"  gone.bin\n")}, "http", "404"),
         ({"/b/m/": ("application/json", b"[]")}, "http", "an index page in HTML"),
         ({"/b/m/": ("text/html", b"<p>empty</p>")}, "http", "an index without files"),
+        (
+            {"/b/m/SHA256SUMS": ("", b""), "/b/m/": ("text/html", b'<a href="SHA256SUMS">s</a>')},
+            "http",
+            "an index without files",
+        ),
         ({"/b": ("", b"<html>")}, "s3", "a listing below the prefix"),
         ({"/b": ("", b"<html></html>")}, "s3", "<html>"),
         ({"/b": ("", b"<!DOCTYPE a><ListBucketResult/>")}, "s3", "a document type"),
