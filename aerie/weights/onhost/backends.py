@@ -3,6 +3,7 @@
 Each command continues the partial file where it ends, but the hub's client, which cannot (1.18 and later).
 """
 
+import html
 import json
 import os
 import re
@@ -17,8 +18,21 @@ from aerie.weights.onhost import hub_client
 from aerie.weights.onhost.address import Address
 from aerie.weights.onhost.children import Ended
 
-__all__ = ["Command", "Fault", "aria2", "available", "copy", "fault", "hub", "hub_folder", "rsync"]
+__all__ = [
+    "RSYNC",
+    "Command",
+    "Fault",
+    "aria2",
+    "available",
+    "control_file",
+    "copy",
+    "fault",
+    "hub",
+    "hub_folder",
+    "rsync",
+]
 
+RSYNC: Final = {"RSYNC_RSH": "ssh -o BatchMode=yes"}  # by --rsh, an rsync:// address would go over ssh as well
 _HUB_URL: Final = re.compile(r"(?P<endpoint>https?://[^/]+)/(?P<repository>.+)/resolve/(?P<revision>[0-9a-f]{40})/")
 _STATUS: Final = re.compile(r"\bstatus=(\d{3})\b")
 _LOCAL: Final = ("No space left on device", "Disk quota exceeded", "Read-only file system", "Input/output error",
@@ -54,29 +68,37 @@ def available(wanted: tuple[str, ...], hub_python: Path) -> tuple[str, ...]:
     return tuple(name for name in wanted if found[name])
 
 
-def aria2(address: Address, part: Path, stall_s: float) -> Command:
+def aria2(address: Address, part: Path, size: int, stall_s: float) -> Command:
     """One connection that appends to `part`, whose size is therefore what has arrived."""
     options = {
-        "no-conf": "true", "no-netrc": "true", "input-file": "-",
+        "no-conf": "true", "no-netrc": "true",
         "split": "1", "max-connection-per-server": "1",  # more gain nothing where many files run side by side
         "continue": "true", "always-resume": "true", "auto-file-renaming": "false",
-        # The size of the file is the record of what is there; a control file would be behind it after a kill -9.
+        # The size of the part is the record of what is there; a control file would lag behind it after a kill -9.
         "auto-save-interval": "0", "file-allocation": "none",
-        "max-tries": "1", "connect-timeout": str(min(30, max(1, round(stall_s)))),
-        "timeout": str(min(600, max(1, round(stall_s)))),
+        "max-tries": "1", "connect-timeout": str(min(30, _seconds(stall_s))),
+        "timeout": str(min(600, _seconds(stall_s))),
         "follow-torrent": "false", "follow-metalink": "false", "enable-dht": "false",
-        "async-dns": "false",  # the system's resolver, as the request that led here
+        "async-dns": "false",  # the system's resolver, as for the request that led here
         "user-agent": "aerie", "show-console-readout": "false", "summary-interval": "0",
         "download-result": "hide", "console-log-level": "error", "enable-color": "false",
         "stop-with-process": str(os.getpid()),
     }  # fmt: skip
-    lines = [address.url, f"  out=./{part.name}", f"  use-head={'true' if address.answers_head else 'false'}"]
-    if address.token:
-        lines.append(f"  header=Authorization: Bearer {address.token}")
-    return Command(
-        name="aria2", argv=("aria2c", *(f"--{name}={value}" for name, value in options.items())),
-        stdin="\n".join([*lines, ""]).encode(), folder=part.parent, grows=part,
-    )  # fmt: skip
+    if address.token:  # always at an address that answered HEAD, so aria2 may ask that way for the size
+        how = "input-file"
+        header = f"  header=Authorization: Bearer {address.token}"
+        order = f"{address.url}\n  out=./{part.name}\n  use-head={str(address.answers_head).lower()}\n{header}\n"
+    else:  # told the size, aria2 asks at once for the range that is missing; else it would ask for the whole first
+        how = "metalink-file"
+        file = f'<file name="{html.escape(part.name)}"><size>{size}</size><url>{html.escape(address.url)}</url></file>'
+        order = f'<metalink xmlns="urn:ietf:params:xml:ns:metalink">{file}</metalink>'
+    argv = ("aria2c", *(f"--{name}={value}" for name, value in options.items()), f"--{how}=-")
+    return Command(name="aria2", argv=argv, stdin=order.encode(), folder=part.parent, grows=part)
+
+
+def control_file(part: Path) -> Path:
+    """What aria2 leaves beside a part that it could not finish: it tells less than the part's size, and later lies."""
+    return part.with_name(f"{part.name}.aria2")
 
 
 def hub_folder(part: Path) -> Path:
@@ -96,7 +118,7 @@ def hub(url: str, token: str, path: str, part: Path, python: Path, stall_s: floa
         environment={
             "HF_HOME": str(folder / "home"),  # its caches, all removed with the folder
             "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1",
-            "HF_XET_CLIENT_READ_TIMEOUT": f"{max(1, round(stall_s))}s",
+            "HF_XET_CLIENT_READ_TIMEOUT": f"{_seconds(stall_s)}s",
         },
     )  # fmt: skip
 
@@ -110,9 +132,8 @@ def copy(folder: str, path: str, part: Path, have: int) -> Command:
 
 def rsync(url: str, path: str, part: Path) -> Command:
     """Continue `part` over ssh or from an rsync server."""
-    argv = ("rsync", "--append", "--whole-file", "--copy-links", "--rsh", "ssh -o BatchMode=yes",
-            "--", f"{url}{path}", str(part))  # fmt: skip
-    return Command(name="rsync", argv=argv, grows=part)
+    argv = ("rsync", "--append", "--copy-links", "--", f"{url}{path}", str(part))
+    return Command(name="rsync", argv=argv, grows=part, environment=RSYNC)
 
 
 def fault(name: str, ended: Ended) -> tuple[Fault, str]:
@@ -121,8 +142,9 @@ def fault(name: str, ended: Ended) -> tuple[Fault, str]:
     if code < 0:
         return Fault.AGAIN, f"{name} was killed by signal {-code}"
     lines = [line for line in ended.output.splitlines() if line.strip() and "log file" not in line]
-    errors = [line for line in lines if "errorCode" in line or "rror" in line] or lines or [f"exit code {code}"]
-    reason = re.sub(r"\S+://\S+", "<address>", errors[-1].strip())[-300:]
+    if name != "rsync":  # whose first line says it, and the last one only its exit code
+        lines = [line for line in reversed(lines) if "rror" in line] or lines
+    reason = re.sub(r"\S+://\S+", "<address>", (lines or [f"exit code {code}"])[0].strip())[-300:]
     if any(text in ended.output for text in _LOCAL) or (name == "aria2" and code in _ARIA2_LOCAL):
         return Fault.HOST, reason
     if name == "aria2" and code == _ARIA2_NO_RESUME:
@@ -131,3 +153,7 @@ def fault(name: str, ended: Ended) -> tuple[Fault, str]:
     if "416" in status:
         return Fault.RESTART, "HTTP 416"
     return Fault.AGAIN, f"HTTP {status[-1]}" if status else reason
+
+
+def _seconds(stall_s: float) -> int:
+    return max(1, round(stall_s))

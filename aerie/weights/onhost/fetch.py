@@ -46,6 +46,7 @@ class Fetch:
         self._errors: list[AerieError] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._peers_due_at = 0.0
+        self._are_peers_known = False
         self._alive_at = time.monotonic()  # when something last came, or changed at a peer
         self._recording = asyncio.Lock()
 
@@ -83,6 +84,8 @@ class Fetch:
         if self._waiting and self._spec.peers and now >= self._peers_due_at:
             self._peers_due_at = float("inf")
             self._start(self._ask_peers())
+        if self._spec.peers and not self._are_peers_known:
+            return  # else the first transfers would all fall to the origin
         every = set(self._paths)
         while self._waiting and sum(place.active for place in self._places) < self._spec.parallel:
             ready = {path for path, wanted in self._waiting.items() if wanted.not_before <= now}
@@ -107,6 +110,7 @@ class Fetch:
         for place, have in zip(own, answers, strict=True):
             if place.have != have:
                 place.have, self._alive_at = have, time.monotonic()
+        self._are_peers_known = True
         self._peers_due_at = time.monotonic() + peers.INTERVAL_S
 
     async def _obtain(self, wanted: Wanted, place: Place) -> None:

@@ -225,9 +225,11 @@ def _ask(origin: Origin, file: File) -> Asked:
 
 
 def _ask_rsync(url: str) -> str:
-    argv = ["rsync", "--list-only", "--rsh", "ssh -o BatchMode=yes", "--", url]
+    argv, environment = ["rsync", "--list-only", "--", url], os.environ | backends.RSYNC
     try:
-        done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=_RSYNC_S)
+        done = subprocess.run(
+            argv, check=False, capture_output=True, text=True, timeout=_RSYNC_S, env=environment
+        )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     return "ok" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["rsync failed"])[-1]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from aerie.errors import AerieError
 from aerie.runbook.step import write_atomic
@@ -58,14 +58,6 @@ class Stamp:
     size: int
     mtime_ns: int
     inode: int
-
-    @classmethod
-    def of(cls, file: File, seen: os.stat_result) -> Self:
-        """The stamp of a file that was just found to have its hash. seen: from before and after its reading."""
-        return cls(
-            hash_kind=file.hash_kind, hash=file.hash,
-            size=seen.st_size, mtime_ns=seen.st_mtime_ns, inode=seen.st_ino,
-        )  # fmt: skip
 
     def holds(self, file: File, seen: os.stat_result) -> bool:
         """The file is the one that was verified, and nobody wrote to it since. Equality: a clock may have jumped."""

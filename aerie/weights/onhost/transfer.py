@@ -60,6 +60,7 @@ async def transfer(
     finally:
         if command.grows != part:
             shutil.rmtree(command.grows, ignore_errors=True)
+        backends.control_file(part).unlink(missing_ok=True)
     have = size_of(part)
     if outcome.fault is Fault.HOST:
         raise host_error(part, outcome.reason)
@@ -108,7 +109,8 @@ async def _prepare(file: File, part: Path, place: Place, backend: str, settings:
                 shutil.rmtree(command.grows, ignore_errors=True)
                 command.grows.mkdir()
                 return command
-        command = backends.aria2(found, part, settings.stall_s)
+        backends.control_file(part).unlink(missing_ok=True)
+        command = backends.aria2(found, part, file.size, settings.stall_s)
     elif place.kind == "folder":
         command = _copy(file, part, place)
     else:

@@ -1,15 +1,15 @@
 """Hashes files side by side, each in a process of its own, as many at once as this host has processors."""
 
 import asyncio
-import json
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from aerie.errors import AerieError
 from aerie.weights.manifest import File
-from aerie.weights.onhost import hashing
+from aerie.weights.onhost import hash_file
 from aerie.weights.onhost.children import Child
 from aerie.weights.onhost.target import Stamp
 
@@ -38,14 +38,15 @@ class Verifier:
         reason = ""
         async with self._processors:
             for _ in range(_TRIES):
-                child = await Child.start(hashing.argv(file, path), lock=self._lock)
+                argv = (sys.executable, "-I", "-S", hash_file.__file__, file.hash_kind, str(file.size), str(path))
+                child = await Child.start(argv, lock=self._lock)
                 try:
                     ended = await child.wait()
                 finally:
                     await child.kill()
                 assert ended is not None, "a wait without a limit ends with the process"
                 if ended.exit_code == 0:
-                    return _hashed(file, json.loads(ended.output))
+                    return _hashed(file, ended.output)
                 reason = (ended.output.splitlines() or [f"exit code {ended.exit_code}"])[-1]
         raise AerieError(
             str(path), seen=f"{_TRIES} times: {reason}", expected="a file that can be read and hashed",
@@ -53,8 +54,9 @@ class Verifier:
         )  # fmt: skip
 
 
-def _hashed(file: File, answer: dict[str, int | str]) -> Hashed:
-    found, size, mtime_ns, inode = str(answer["hash"]), *(int(answer[key]) for key in ("size", "mtime_ns", "inode"))
+def _hashed(file: File, answer: str) -> Hashed:
+    found, *numbers = answer.split()
+    size, mtime_ns, inode = map(int, numbers)
     if found != file.hash or size != file.size:
         return Hashed(found=found, stamp=None)
     stamp = Stamp(hash_kind=file.hash_kind, hash=found, size=size, mtime_ns=mtime_ns, inode=inode)
