@@ -2,26 +2,31 @@
 
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 __all__ = ["model", "write_model"]
 
 MIB = 1 << 20
+PIECE = 16 * MIB  # random.randbytes takes less than 256 MiB at once
 
 
 def model(*, shards: int = 4, shard_bytes: int = MIB, seed: int = 0) -> dict[str, bytes]:
     """The files of a model by path: configuration, index, and safetensors shards of about `shard_bytes` each."""
-    weights = {_shard(index, shards): _safetensors(index, shard_bytes, seed) for index in range(1, shards + 1)}
+    weights = {
+        _shard(index, shards): b"".join(_safetensors(index, shard_bytes, seed)) for index in range(1, shards + 1)
+    }
     return _small(shards, shard_bytes) | weights
 
 
 def write_model(folder: Path, *, shards: int, shard_bytes: int, seed: int = 0) -> None:
-    """The same as files in a folder, one shard in memory at a time: for sizes that matter."""
+    """The same as files in a folder, little of them in memory at a time: for sizes that matter."""
     for path, content in _small(shards, shard_bytes).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
     for index in range(1, shards + 1):
-        (folder / _shard(index, shards)).write_bytes(_safetensors(index, shard_bytes, seed))
+        with open(folder / _shard(index, shards), "wb") as file:
+            file.writelines(_safetensors(index, shard_bytes, seed))
 
 
 def _small(shards: int, shard_bytes: int) -> dict[str, bytes]:
@@ -40,11 +45,15 @@ def _shard(index: int, shards: int) -> str:
     return f"model-{index:05}-of-{shards:05}.safetensors"
 
 
-def _safetensors(index: int, size: int, seed: int) -> bytes:
+def _safetensors(index: int, size: int, seed: int) -> Iterator[bytes]:
+    """The file in pieces: length of the head, head, one tensor of random bytes."""
     table = {f"layers.{index}.weight": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}
     head = json.dumps(table).encode()
     head += b" " * (-len(head) % 8)
-    return len(head).to_bytes(8, "little") + head + random.Random(f"{seed} {index}").randbytes(size)
+    yield len(head).to_bytes(8, "little") + head
+    generator = random.Random(f"{seed} {index}")
+    for start in range(0, size, PIECE):
+        yield generator.randbytes(min(PIECE, size - start))
 
 
 def _json(table: object) -> bytes:
