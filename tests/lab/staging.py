@@ -14,6 +14,7 @@ from typing import Any
 
 from aerie.paths import repository
 from aerie.weights.manifest import File, Manifest, Source, digest, to_dict
+from aerie.weights.onhost.target import Stamp, Target, write_stamps
 from lab.hub import Hub
 
 LARGE = (".safetensors",)
@@ -90,6 +91,21 @@ class Staging:
         except FileNotFoundError:
             return {}
         return found
+
+    def lay_down(self) -> None:
+        """Put every file there with its stamp, without the hashing."""
+        stamps = {}
+        for file in self.manifest.files:
+            path = self.target / file.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(self.files[file.path])
+            seen = path.stat()
+            stamps[file.path] = Stamp(
+                hash_kind=file.hash_kind, hash=file.hash,
+                size=seen.st_size, mtime_ns=seen.st_mtime_ns, inode=seen.st_ino,
+            )  # fmt: skip
+        (self.target / ".aerie").mkdir()
+        write_stamps(Target(self.target), digest(self.manifest), stamps)
 
     def assert_whole(self) -> None:
         """Every file is right, stamped and in the receipt; nothing is left in the making."""

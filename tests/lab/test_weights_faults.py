@@ -91,9 +91,7 @@ def test_a_model_is_staged_from_a_hub_with_every_file_verified(hub: Hub, new: Ne
 def test_nothing_to_do_asks_nobody_and_starts_no_process(hub: Hub, new: New) -> None:
     files = lab.hub.model(shards=64, shard_bytes=1000)
     one = new(files=files, sources=[])
-    for path, data in files.items():  # as a copy by hand brings them
-        (one.target / path).parent.mkdir(parents=True, exist_ok=True)
-        (one.target / path).write_bytes(data)
+    one.lay_down()
     assert one.stage()["state"] == "done"
     begun = len(hub.requests())
     receipt = (one.target / ".aerie/receipt.json").stat()
@@ -181,7 +179,7 @@ def test_a_staging_killed_while_it_hashes_fetches_nothing_again(hub: Hub, new: N
 
 def test_killed_between_rename_and_stamp_a_file_is_hashed_and_not_fetched(hub: Hub, new: New) -> None:
     one = new()
-    one.stage()
+    one.lay_down()
     (one.target / ".aerie/verified.json").unlink()  # what that moment leaves behind
     begun = len(hub.requests())
     assert one.answer("check")["files"][FIRST] == "unverified"
@@ -226,7 +224,7 @@ def test_asked_to_stop_a_staging_says_so_and_keeps_its_parts(hub: Hub, new: New)
 
 def test_a_flipped_byte_in_a_finished_file_is_found_deep_and_only_that_file_comes_again(hub: Hub, new: New) -> None:
     one = new()
-    one.stage()
+    one.lay_down()
     flip(one.target / SECOND, keep_times=True)  # as a bad disk does it: no time of change betrays it
     assert one.answer("check")["ok"]
     verdict = one.answer("check", "--deep")
@@ -239,7 +237,7 @@ def test_a_flipped_byte_in_a_finished_file_is_found_deep_and_only_that_file_come
 
 def test_a_file_that_was_written_to_is_changed_at_first_sight(hub: Hub, new: New) -> None:
     one = new()
-    one.stage()
+    one.lay_down()
     flip(one.target / SECOND, keep_times=False)
     assert one.answer("check")["files"][SECOND] == "changed"
     begun = len(hub.requests())
@@ -250,7 +248,7 @@ def test_a_file_that_was_written_to_is_changed_at_first_sight(hub: Hub, new: New
 
 def test_deep_staging_hashes_everything_again(hub: Hub, new: New) -> None:
     one = new()
-    one.stage()
+    one.lay_down()
     flip(one.target / THIRD, keep_times=True)
     begun = len(hub.requests())
     assert one.stage(deep=True)["state"] == "done"
@@ -272,7 +270,7 @@ def test_a_flipped_byte_in_a_partial_file_costs_that_file_alone(hub: Hub, new: N
 @pytest.mark.parametrize("size", [0, 1, 1_000_000], ids=["empty", "one byte", "a third"])
 def test_a_truncated_file_of_the_right_name_is_replaced(new: New, size: int) -> None:
     one = new()
-    one.stage()
+    one.lay_down()
     os.truncate(one.target / FIRST, size)
     assert one.answer("check")["files"][FIRST] == "wrong-size"
     assert one.stage()["state"] == "done"
@@ -665,7 +663,7 @@ def test_a_folder_is_a_source_and_continues_too(new: New, tmp_path: Path) -> Non
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(data)
     one = new(sources=[{"kind": "folder", "url": f"{folder}/"}])
-    half(one, FIRST, from_hub=False)
+    half(one, FIRST, others=False)
     have = one.part(FIRST).stat().st_size
     outcome = one.stage()
     assert outcome["state"] == "done" and outcome["bytes"]["fetched"] == sum(map(len, FILES.values())) - have
@@ -685,7 +683,7 @@ def test_an_rsync_server_is_a_source_and_continues_too(new: New, tmp_path: Path)
     one = new(sources=[{"kind": "rsync", "url": "rsync://localhost/weights/"}])
     os.environ["RSYNC_CONNECT_PROG"] = program
     try:
-        half(one, FIRST, from_hub=False)
+        half(one, FIRST, others=False)
         have = one.part(FIRST).stat().st_size
         outcome = one.stage()
     finally:
@@ -706,7 +704,7 @@ def peer(new: New) -> Iterator[tuple[Staging, str]]:
             pass
 
     one = new()
-    one.stage()
+    one.lay_down()
     handler = functools.partial(Quiet, directory=str(one.target))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -759,12 +757,11 @@ def flip(path: Path, *, keep_times: bool) -> None:
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def half(one: Staging, path: str, *, from_hub: bool = True) -> None:
-    """Leave the first half of a file as its part, as a killed staging does; from_hub: the other files are there."""
-    if from_hub:
-        one.stage()
+def half(one: Staging, path: str, *, others: bool = True) -> None:
+    """Leave the first half of a file as its part, as a killed staging does; others: the other files are there."""
+    if others:
+        one.lay_down()
         (one.target / path).unlink()
-        (one.target / ".aerie/receipt.json").unlink()
     one.part(path).parent.mkdir(parents=True, exist_ok=True)
     one.part(path).write_bytes(FILES[path][: len(FILES[path]) // 2])
 

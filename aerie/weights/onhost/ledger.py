@@ -2,11 +2,10 @@
 
 import asyncio
 import json
-import os
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -114,8 +113,9 @@ class Ledger:
         }  # fmt: skip
 
     def write(self) -> None:
-        """Put the progress where the controller reads it."""
-        write_atomic(self._folder / "progress.json", json.dumps(self.document()).encode(), durable=False)
+        """Put the progress where the controller reads it. A job's folder that is full ends no staging."""
+        with suppress(OSError):
+            write_atomic(self._folder / "progress.json", json.dumps(self.document()).encode(), durable=False)
 
     async def write_regularly(self) -> None:
         """Do so about once a second, until cancelled."""
@@ -126,11 +126,8 @@ class Ledger:
     def event(self, name: str, **values: object) -> None:
         """Append a line to events.jsonl."""
         line = json.dumps({"at": _now(), "event": name, **values}) + "\n"
-        descriptor = os.open(self._folder / "events.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            os.write(descriptor, line.encode())
-        finally:
-            os.close(descriptor)
+        with suppress(OSError), open(self._folder / "events.jsonl", "ab", buffering=0) as file:
+            file.write(line.encode())
 
 
 def _now() -> str:

@@ -27,10 +27,14 @@ def stage(spec: Spec, folder: Path) -> bool:
     Always writes outcome.json; SIGTERM ends it in order: what has arrived is kept.
     """
     ledger = Ledger(folder, total_bytes=spec.manifest.size_bytes, total_files=len(spec.manifest.files))
-    outcome: dict[str, Any] = {"warm": None}
+    return asyncio.run(_job(spec, ledger, folder))
+
+
+async def _job(spec: Spec, ledger: Ledger, folder: Path) -> bool:
+    warmed: dict[str, Any] | None = None
     error: AerieError | None = None
     try:
-        asyncio.run(_run(spec, ledger, outcome))
+        warmed = await _run(spec, ledger)
     except AerieError as failed:
         error = failed
     except OSError as failed:
@@ -47,13 +51,14 @@ def stage(spec: Spec, folder: Path) -> bool:
     ledger.message = str(error) if error else ""
     ledger.write()
     ledger.event(ledger.state, error=ledger.message)
-    outcome |= {
+    outcome = {
         "state": ledger.state,
         "error": None if error is None else _plain(error),
         "errors": [] if error is None else [_plain(one) for one in error.parts],
         "bytes": {"total": spec.manifest.size_bytes, "fetched": sum(ledger.fetched.values()),
                   "by_source": ledger.fetched},
         "files": {"total": len(spec.manifest.files), "verified": len(ledger.verified)},
+        "warm": warmed,
         "seconds": round(ledger.seconds, 3),
         "retries": ledger.retries,
     }  # fmt: skip
@@ -61,7 +66,8 @@ def stage(spec: Spec, folder: Path) -> bool:
     return error is None
 
 
-async def _run(spec: Spec, ledger: Ledger, outcome: dict[str, Any]) -> None:
+async def _run(spec: Spec, ledger: Ledger) -> dict[str, Any]:
+    """The work itself; what warming did."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -71,7 +77,7 @@ async def _run(spec: Spec, ledger: Ledger, outcome: dict[str, Any]) -> None:
         if spec.deep or not (seen.is_verified and receipt.is_current(spec)):
             await _complete(spec, seen, ledger)
         receipt.record(spec)
-        outcome["warm"] = await _warm(spec, ledger)
+        return await _warm(spec, ledger)
     finally:
         writer.cancel()
         with suppress(asyncio.CancelledError):
@@ -130,11 +136,19 @@ async def _warm(spec: Spec, ledger: Ledger) -> dict[str, Any]:
     ledger.state = "warming"
     sizes = {file.path: file.size for file in spec.manifest.files}
 
+    is_stopped = False
+
     def progress(resident: int) -> None:
         ledger.resident_bytes = resident
+        if is_stopped:
+            raise InterruptedError("asked to stop")  # ends the readers, whom cancelling this task does not reach
 
     mode: warm.Mode = "yes" if spec.warm == "yes" else "no" if spec.warm == "no" else "auto"
-    done = await asyncio.to_thread(warm.warm, spec.target, sizes, mode=mode, progress=progress)
+    try:
+        done = await asyncio.to_thread(warm.warm, spec.target, sizes, mode=mode, progress=progress)
+    except asyncio.CancelledError:
+        is_stopped = True
+        raise
     ledger.resident_bytes = done.resident_bytes
     ledger.event("warmed", state=done.state, reason=done.reason, resident=done.resident_bytes, seconds=done.seconds)
     return {
