@@ -11,9 +11,10 @@ from commands.changing import provision, rollback, upgrade
 from commands.hosts import plan, snapshot, verify
 from commands.project import docs, schema, test
 from commands.runbooks import approve, report, resume, runbook, runs
+from commands.staging import stage
 from lab.tasks import collection as lab
 
 namespace = Collection(
-    approve, docs, plan, provision, report, resume, rollback, runbook, runs, schema, snapshot, test, upgrade, verify,
-    lab, locks.collection, weights.collection,
+    approve, docs, plan, provision, report, resume, rollback, runbook, runs, schema, snapshot, stage, test, upgrade,
+    verify, lab, locks.collection, weights.collection,
 )  # fmt: skip

@@ -13,7 +13,9 @@ from .snapshot import Snapshot
 
 __all__ = ["NAMES", "PlanDocument", "json_schema"]
 
-Layer = Annotated[str, Field(description="base, kernel, driver, interconnect, cuda, python, storage or engine")]
+Layer = Annotated[
+    str, Field(description="base, kernel, driver, interconnect, cuda, python, storage, weights or engine")
+]
 FindingId = Annotated[str, Field(pattern=r"^[a-z]+\.[a-z0-9-]+$", description="as docs/findings.md lists them")]
 
 
@@ -30,7 +32,10 @@ class FindingDocument(_Part):
     seen: str
     expected: str
     remedy: str = Field(description="what to do; a command where there is one")
-    fix: Fix = Field(description="provision: the layer's role mends it; reboot: that is enough; person: beyond aerie")
+    fix: Fix = Field(
+        description="provision: the layer's role mends it; stage: ./invoke stage does; reboot: that is enough; "
+        "person: beyond aerie"
+    )
     needs_reboot: bool = Field(description="the fix takes effect at the next boot")
 
 

@@ -38,11 +38,13 @@ __all__ = [
     "Python",
     "Receipt",
     "Snapshot",
+    "StagedModel",
     "Storage",
     "Toolkit",
     "Unattended",
     "Unit",
     "Unknown",
+    "Weights",
     "Xid",
     "parse",
 ]
@@ -357,6 +359,35 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StagedModel:
+    """A model that was staged, or whose staging began. Paths are relative to its folder.
+
+    verified_at: UTC, ISO 8601; None of one that was never verified to the end. manifest_sha256: of the manifest beside
+    the files, None where there is none. is_busy: a staging is at work there.
+    """
+
+    model: str
+    manifest_sha256: str | None
+    verified_at: str | None
+    receipt_sha256: str | None
+    files: int  # of the manifest
+    size_bytes: int
+    missing: tuple[str, ...]  # of the manifest's
+    unverified: tuple[str, ...]  # there, and never found right
+    changed: Mapping[str, str]  # by path, how it differs from what was verified: "has 12 bytes of 40"
+    parts: Mapping[str, int]  # bytes on disk of files that were begun, by path
+    is_busy: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """tools: what staging needs, and whether it is there. staged: by the folder that holds the model."""
+
+    tools: Mapping[str, bool]
+    staged: Mapping[str, StagedModel | Unknown]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
     """units: aerie-*.service; listening: "address:port" of TCP sockets of their processes."""
 
@@ -398,6 +429,7 @@ class Snapshot:
     cuda: Cuda
     python: Python
     storage: Storage
+    weights: Weights
     engine: Engine
     receipt: Receipt | Unknown | None
 

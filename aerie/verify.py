@@ -32,6 +32,7 @@ __all__ = ["Case", "Listener", "Verification", "lock_of", "run", "verify"]
 
 TESTS = Path("tests") / "hosts"  # below the repository
 HOST_TIMEOUT_S = 300
+DEEP_TIMEOUT_S = 4 * 3600  # 595 GB from a disk of 60 MB/s would take longer
 ERROR_LINES = 12
 # Of a host's variables those that a connection of OpenSSH needs: nothing secret is among them.
 CONNECTION = ("ansible_ssh_common_args", "ansible_ssh_extra_args")
@@ -46,7 +47,8 @@ Listener = Callable[[HostVerification], None]
 class Case:
     """All that the tests of one host judge by. lock: with the host's own variables in it.
 
-    is_live: tests may ask the host itself; without, those that would are skipped.
+    is_live: tests may ask the host itself; without, those that would are skipped. is_deep: also those that read every
+    byte of its weights.
     """
 
     host: Host
@@ -54,6 +56,7 @@ class Case:
     snapshot: Snapshot
     today: date
     is_live: bool
+    is_deep: bool = False
 
     def dump(self) -> bytes:
         """As JSON; of the host's variables those of its connection only."""
@@ -82,12 +85,14 @@ def verify(
     layers: Sequence[str] = (),
     forks: int = 16,
     recorded: Path | None = None,
+    deep: bool = False,
     listener: Listener = lambda host: None,
 ) -> Verification:
     """Every requirement on the hosts of this pattern; those that fail are `@failed` afterwards.
 
     path: of the inventory. lock: instead of each host's own. recorded: a snapshot in a file, for one host, which is
-    then not asked anything. Raises UsageError for an unknown host, lock or layer, AerieError for a broken snapshot.
+    then not asked anything. deep: hash all weights again, on the hosts. Raises UsageError for an unknown host, lock or
+    layer, AerieError for a broken snapshot.
     """
     hosts = inventory.select(pattern, path)
     locks = {host.name: lock_of(host, lock, path) for host in hosts}
@@ -104,6 +109,7 @@ def verify(
         snapshots=snapshots,
         forks=forks,
         is_live=recorded is None,
+        deep=deep,
         listener=listener,
     )
     if recorded is None:
@@ -132,13 +138,14 @@ def run(
     snapshots: Mapping[str, Snapshot] | None = None,
     forks: int = 16,
     is_live: bool = True,
+    deep: bool = False,
     listener: Listener = lambda host: None,
 ) -> Verification:
     """Every requirement of these layers (of all, where none is named) on every host, whatever becomes of the others.
 
     locks: by host name, with the host's variables in them. snapshots: by host name, of hosts that need no probe;
-    is_live=False asks the hosts nothing else either. forks: hosts at a time. listener is called with each host as it
-    ends, from several threads. Raises UsageError for a layer without tests.
+    is_live=False asks the hosts nothing else either. deep: as in `verify`. forks: hosts at a time. listener is called
+    with each host as it ends, from several threads. Raises UsageError for a layer without tests.
     """
     started = time.monotonic()
     modules = _modules(layers)
@@ -148,7 +155,8 @@ def run(
     def one(host: Host) -> HostVerification:
         found = read[host.name]
         if isinstance(found, Snapshot):
-            case = Case(host=host, lock=locks[host.name], snapshot=found, today=date.today(), is_live=is_live)
+            lock, today = locks[host.name], date.today()
+            case = Case(host=host, lock=lock, snapshot=found, today=today, is_live=is_live, is_deep=deep)
             result = _verify(case, modules)
         else:
             result = _not_read(host, locks[host.name], found)
@@ -199,7 +207,8 @@ def _verify(case: Case, modules: Mapping[str, Path]) -> HostVerification:
     with tempfile.TemporaryDirectory(prefix="aerie-") as name:  # 0700
         source, results = Path(name) / "case.json", Path(name) / "results.json"
         source.write_bytes(case.dump())
-        error = _pytest(source, results, list(modules.values()))
+        limit_s = DEEP_TIMEOUT_S if case.is_deep else HOST_TIMEOUT_S
+        error = _pytest(source, results, list(modules.values()), limit_s)
         rows = json.loads(results.read_text()).get(case.host.name, []) if results.exists() else []
     order = list(modules)
     found = sorted((Requirement.from_dict(row) for row in rows), key=lambda one: order.index(one.layer))
@@ -212,17 +221,17 @@ def _verify(case: Case, modules: Mapping[str, Path]) -> HostVerification:
     )
 
 
-def _pytest(case: Path, results: Path, paths: Sequence[Path]) -> str:
+def _pytest(case: Path, results: Path, paths: Sequence[Path], timeout_s: float) -> str:
     """Why the tests could not all be run; "" when they were, whatever they found."""
     argv = [sys.executable, "-m", "pytest", *PYTEST, "--quiet", *map(str, paths)]
     argv += ["--case", str(case), "--results", str(results)]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
     try:
         done = subprocess.run(
-            argv, cwd=repository(), env=environment, capture_output=True, text=True, timeout=HOST_TIMEOUT_S, check=False
+            argv, cwd=repository(), env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
         )
     except subprocess.TimeoutExpired:
-        return f"its tests did not end within {HOST_TIMEOUT_S} s"
+        return f"its tests did not end within {timeout_s:g} s"
     if done.returncode in (0, 1) and results.exists():
         return ""
     lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]

@@ -59,6 +59,7 @@ def snapshot(c: Context, host: str, inventory: str | None = None) -> None:
         "inventory": INVENTORY,
         "lock": "another lock than the host's own",
         "snapshot": "judge this snapshot (a file of ./invoke snapshot); the host is not asked",
+        "deep": "hash all weights again, on the hosts: minutes, where the rest takes seconds",
         "junit": "write a JUnit file there too, one suite per host",
         "forks": "hosts at a time",
         "fail_on": "exit with 3 when a requirement of this severity failed: fatal (default) or warn",
@@ -72,6 +73,7 @@ def verify(
     inventory: str | None = None,
     lock: str | None = None,
     snapshot: str | None = None,
+    deep: bool = False,
     junit: str | None = None,
     forks: int = 16,
     fail_on: str = "fatal",
@@ -84,7 +86,7 @@ def verify(
 
     least, path, recorded = severity(fail_on), optional_path(inventory), optional_path(snapshot)
     what: dict[str, Any] = {"layers": layer or (), "lock": lock, "path": path, "recorded": recorded, "forks": forks}
-    found = library.verify(host, **what, listener=lines(verification.host_line))
+    found = library.verify(host, **what, deep=deep, listener=lines(verification.host_line))
     if junit:
         Path(junit).write_bytes(verification.junit(found))
     show(verification.verification_view(found, inventory or ""), found.to_dict(), json=json)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from aerie.lock import Lock, with_variables
 from aerie.snapshot import Snapshot
 
-from . import base, cuda, driver, engine, gpus, interconnect, kernel, python, storage, unknowns, xid
+from . import base, cuda, driver, engine, gpus, interconnect, kernel, python, storage, unknowns, weights, xid
 from .case import Case
 from .catalogue import rows
 from .model import Finding, Severity
@@ -28,7 +28,7 @@ def diff(lock: Lock, snapshot: Snapshot, host: "Host") -> tuple[Finding, ...]:
     found = [*base.judge(case), *kernel.judge(case)]
     if case.has_gpus:
         found += _of_gpu_host(case, {finding.id for finding in found})
-    for judge in (python.judge, storage.judge, engine.judge):
+    for judge in (python.judge, storage.judge, weights.judge, engine.judge):
         found += judge(case)
     ids = {finding.id for finding in found}
     if "driver.module-missing" in ids:  # not a kernel to boot "when it suits"

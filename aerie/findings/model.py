@@ -19,6 +19,7 @@ class Fix(StrEnum):
     """What makes it go away."""
 
     PROVISION = "provision"  # the layer's role
+    STAGE = "stage"  # ./invoke stage, which fetches and verifies weights
     REBOOT = "reboot"  # what is on disk is right already
     PERSON = "person"  # nothing that aerie may do: the remedy says what
 

@@ -42,6 +42,7 @@ A host to which the inventory gives no GPUs (`aerie_gpus`, count 0) has no findi
 
 OTHERWISE = {
     Fix.PROVISION: "Where provision mends it: ",
+    Fix.STAGE: "Where staging mends it: ",
     Fix.REBOOT: "Where a reboot is enough: ",
     Fix.PERSON: "Where a person must: ",
 }

@@ -56,6 +56,8 @@ def _host(case: Case) -> Iterator[tuple[str, object]]:
             yield f"python.environments.{name}", environment.requirements_sha256
     yield f"folder {lock.storage.path}", storage.has_path(case)
     yield f"file system of {lock.storage.path}", storage.below(case)
+    for target, model in snapshot.weights.staged.items():
+        yield f"weights.staged[{target}]", model
     yield "engine.listening", engine.listening
     yield "engine.units", engine.units
 

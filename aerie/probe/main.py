@@ -25,6 +25,7 @@ from . import (
     services,
     storage,
     sysctl,
+    weights,
 )
 from .reading import Later, is_root, optional, program, reading
 
@@ -33,6 +34,8 @@ __all__ = ["document", "main"]
 SCHEMA = "aerie.snapshot/1"
 NVML_S = 30.0  # a GPU that fell off the bus can hold the driver for long
 ACCOUNT = "aerie"
+# Serves weights to the other hosts of a staging, on the network and to them alone: no engine.
+WEIGHTS = ("aerie-seeder.service",)
 RECEIPT = "/var/lib/aerie/receipt.json"
 
 
@@ -66,6 +69,7 @@ def document(arguments: list[str]) -> dict[str, Any]:
         "cuda": cuda.cuda(arguments[0] if arguments else os.environ.get("PATH", ""), linker),
         "python": environments.python(),
         "storage": {"filesystems": storage.filesystems(), "folders": storage.folders()},
+        "weights": weights.weights(),
         "receipt": reading(_receipt),
     }
     found["engine"] = _engine(found["services"])
@@ -146,8 +150,9 @@ def _engine(units: Any) -> dict[str, Any]:
 
 def _listening(units: list[dict[str, Any]]) -> list[str]:
     # Looking at every process takes some milliseconds that a host without engines need not spend.
-    is_running = any(unit["active"] == "active" for unit in units)
-    return processes.listening(processes.pids_by_unit("aerie-")) if is_running else []
+    is_running = any(unit["active"] == "active" and unit["name"] not in WEIGHTS for unit in units)
+    pids = processes.pids_by_unit("aerie-") if is_running else {}
+    return processes.listening(pid for pid, unit in pids.items() if unit not in WEIGHTS)
 
 
 def _limits(words: list[str]) -> dict[str, int | None]:

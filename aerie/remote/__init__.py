@@ -4,5 +4,6 @@ from .exchange import Result
 from .failures import Unreachable
 from .probing import Unprobed, probe, probe_all
 from .running import put, run
+from .session import Session
 
-__all__ = ["Result", "Unprobed", "Unreachable", "probe", "probe_all", "put", "run"]
+__all__ = ["Result", "Session", "Unprobed", "Unreachable", "probe", "probe_all", "put", "run"]

@@ -2,8 +2,10 @@
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+from fabric import Connection
 from paramiko.ssh_exception import SSHException
 
 from aerie.errors import AerieError, UsageError
@@ -14,7 +16,7 @@ from .connection import CONNECT_TIMEOUT_S, connected
 from .exchange import Result
 from .failures import Unreachable
 
-__all__ = ["put", "require_connection", "run", "run_shell"]
+__all__ = ["put", "require_connection", "run", "run_over", "run_shell"]
 
 CAP_BYTES = 1 << 20
 BY_SSH = ("ssh", "smart", "paramiko", "paramiko_ssh")
@@ -68,14 +70,47 @@ def run_shell(
 ) -> Result:
     """As `run`, with a command of the host's shell: the caller quotes."""
     require_connection(host)
-    try:
-        if host.is_local:
-            prefix = "sudo -n -- " if sudo and os.geteuid() != 0 else ""
-            return exchange.locally(["sh", "-c", prefix + command], stdin, timeout_s, cap_bytes)
+    if not host.is_local:
         with connected(host, connect_timeout_s) as connection:
-            prefix = "sudo -n -- " if sudo and connection.user != "root" else ""
-            channel = connection.client.get_transport().open_session(timeout=connect_timeout_s)
-            return exchange.over(channel, prefix + command, stdin, timeout_s, cap_bytes)
+            return run_over(host, connection, command, stdin=stdin, timeout_s=timeout_s, sudo=sudo, cap_bytes=cap_bytes)
+    prefix = "sudo -n -- " if sudo and os.geteuid() != 0 else ""
+    with _explained(host, command, timeout_s, cap_bytes):
+        return exchange.locally(["sh", "-c", prefix + command], stdin, timeout_s, cap_bytes)
+
+
+def run_over(
+    host: Host,
+    connection: Connection,
+    command: str,
+    *,
+    stdin: bytes = b"",
+    timeout_s: float = 60,
+    sudo: bool = False,
+    cap_bytes: int = CAP_BYTES,
+) -> Result:
+    """As `run_shell`, over a connection that is open, which stays so."""
+    prefix = "sudo -n -- " if sudo and connection.user != "root" else ""
+    with _explained(host, command, timeout_s, cap_bytes):
+        channel = connection.client.get_transport().open_session(timeout=timeout_s)
+        return exchange.over(channel, prefix + command, stdin, timeout_s, cap_bytes)
+
+
+def require_connection(host: Host) -> None:
+    """Raises UsageError unless the host is reached by ssh or is this machine."""
+    if not host.is_local and host.connection not in BY_SSH:
+        raise UsageError(
+            f"host {host.name}",
+            seen=f"ansible_connection: {host.connection}",
+            expected="ssh or local",
+            remedy="Correct it in the inventory.",
+        )
+
+
+@contextmanager
+def _explained(host: Host, command: str, timeout_s: float, cap_bytes: int) -> Iterator[None]:
+    """Makes of what an exchange raises an error that an operator can act on."""
+    try:
+        yield
     except exchange.TooSlow as error:
         raise _failed(host, command, f"no end after {timeout_s:g} s", "Look at the host's load and disks.") from error
     except exchange.TooMuch as error:
@@ -88,17 +123,6 @@ def run_shell(
             expected="a session until the program ends",
             remedy="Is the host rebooting? Try again.",
         ) from error
-
-
-def require_connection(host: Host) -> None:
-    """Raises UsageError unless the host is reached by ssh or is this machine."""
-    if not host.is_local and host.connection not in BY_SSH:
-        raise UsageError(
-            f"host {host.name}",
-            seen=f"ansible_connection: {host.connection}",
-            expected="ssh or local",
-            remedy="Correct it in the inventory.",
-        )
 
 
 def _failed(host: Host, command: str, seen: str, remedy: str) -> AerieError:

@@ -36,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--lock", help="name of the lock, instead of the inventory's aerie_lock")
     group.addoption("--inventory", type=Path, help="an Ansible inventory (inventory/hosts.yml)")
     group.addoption("--snapshot", type=Path, help="judge this recorded snapshot; no host is asked")
+    group.addoption("--deep", action="store_true", help="read every byte of the weights on the hosts")
     group.addoption("--case", type=Path, action="append", help="host, lock and snapshot in one file, from verify")
     group.addoption("--results", type=Path, help="write every requirement and its outcome there, as JSON")
 

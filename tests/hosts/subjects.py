@@ -22,7 +22,7 @@ __all__ = ["Subject", "subjects"]
 class Subject:
     """One host of this run. lock: instead of its own. recorded, ready: what is known already.
 
-    is_told: its error was reported.
+    is_deep: every byte of its weights is read. is_told: its error was reported.
     """
 
     host: Host
@@ -30,6 +30,7 @@ class Subject:
     inventory: Path | None
     recorded: Snapshot | None = None
     ready: Case | None = None
+    is_deep: bool = False
     is_told: bool = False
 
     @cached_property
@@ -42,7 +43,8 @@ class Subject:
             snapshot = self.recorded or _probe(self.host)
         except AerieError as error:
             return error
-        return Case(host=self.host, lock=lock, snapshot=snapshot, today=date.today(), is_live=self.recorded is None)
+        today, is_live = date.today(), self.recorded is None
+        return Case(host=self.host, lock=lock, snapshot=snapshot, today=today, is_live=is_live, is_deep=self.is_deep)
 
     @cached_property
     def judgement(self) -> Judgement:
@@ -66,7 +68,9 @@ def subjects(config: pytest.Config) -> list[Subject]:
         host = _recorded_host(snapshot, source, config.getoption("--hosts", None))
         return [Subject(host=host, lock=lock, inventory=source, recorded=snapshot)]
     words = [word for word in (config.getoption("--hosts", None) or "").split(",") if word]
-    return [Subject(host=host, lock=lock, inventory=source) for word in words for host in _named(word, source)]
+    deep = bool(config.getoption("--deep", None))
+    hosts = [host for word in words for host in _named(word, source)]
+    return [Subject(host=host, lock=lock, inventory=source, is_deep=deep) for host in hosts]
 
 
 def _ready(file: Path) -> Subject:

@@ -212,5 +212,15 @@ def test_the_document_is_the_documented_schema():
 
 
 def test_layers_of_gpus_are_not_said_to_be_right_where_they_were_not_looked_at():
-    assert made().judged == ("base", "kernel", "driver", "interconnect", "cuda", "python", "storage", "engine")
-    assert made(gpus=type(a_host().gpus)()).judged == ("base", "kernel", "python", "storage", "engine")
+    assert made().judged == (
+        "base",
+        "kernel",
+        "driver",
+        "interconnect",
+        "cuda",
+        "python",
+        "storage",
+        "weights",
+        "engine",
+    )
+    assert made(gpus=type(a_host().gpus)()).judged == ("base", "kernel", "python", "storage", "weights", "engine")

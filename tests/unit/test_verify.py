@@ -253,4 +253,4 @@ def test_a_process_that_breaks_off_is_an_error_of_that_host(tmp_path, monkeypatc
         verify.run([], locks={}, layers=["driver"])
     case = tmp_path / "case.json"
     case.write_text("{}")
-    assert verify._pytest(case, tmp_path / "results.json", [Path("tests/hosts")]).startswith("pytest ended with ")
+    assert verify._pytest(case, tmp_path / "results.json", [Path("tests/hosts")], 60).startswith("pytest ended with ")

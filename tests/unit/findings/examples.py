@@ -11,7 +11,19 @@ from aerie.lock import Lock
 from aerie.snapshot import Snapshot
 from tests.snapshots import GONE, healthy, read, snapshot_with
 
-__all__ = ["EXAMPLES", "GPU_IDS", "Example", "a_host", "bare", "judge", "lock_with", "package"]
+__all__ = [
+    "EXAMPLES",
+    "GPU_IDS",
+    "REQUIRED",
+    "TINY",
+    "Example",
+    "a_host",
+    "bare",
+    "judge",
+    "lock_with",
+    "package",
+    "staged",
+]
 
 LOCK = "ubuntu2404-cuda131"
 BUS_IDS = tuple(gpu.bus_id for gpu in healthy().pci_gpus)  # type: ignore[union-attr]
@@ -24,6 +36,11 @@ MINE = "driver/modules/6.8.0-88-generic"
 PACKAGES = "base/packages"
 STALE = "AE09FE4BBD223A84B2CCFCE3F60F4B3D7FA2AF80"
 GPU_IDS = tuple(range(8))
+PIN = "b" * 64
+TARGET = f"/srv/aerie/weights/tiny@{PIN[:12]}"
+MODEL = {"source": "folder", "location": "/srv/models/tiny", "manifest_sha256": PIN}
+TINY = {"weights/models": {"tiny": MODEL}}
+REQUIRED = {**TINY, "weights/required": ["tiny"]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +104,15 @@ def no_driver() -> dict[str, Any]:
 
 def no_toolkit() -> dict[str, Any]:
     return {key: value for key, value in bare().items() if key.startswith("cuda/")}
+
+
+def staged(place: str = TARGET, **differs: Any) -> dict[str, Any]:
+    """The model tiny as it is on a host that holds it, with what differs."""
+    whole = {
+        "model": "tiny", "manifest_sha256": PIN, "verified_at": "2026-11-30T05:00:00Z", "receipt_sha256": "d" * 64,
+        "files": 2, "size_bytes": 80, "missing": [], "unverified": [], "changed": {}, "parts": {}, "is_busy": False,
+    }  # fmt: skip
+    return {"weights/staged": {place: {**whole, **differs}}}
 
 
 def weights_disk(**changes: Any) -> dict[str, Any]:
@@ -302,7 +328,7 @@ EXAMPLES: tuple[Example, ...] = (
     example("cuda.metapackage-installed", {f"{PACKAGES}/cuda-13-1": package("13.1.1-1")}, "cuda-13-1"),
     example("cuda.compat-in-path", {"cuda/compat_in_ld_path": "/usr/local/cuda-13.1/compat/libcuda.so.1"}),
     example("cuda.ptx-jit", lock={"cuda/min_driver": "595.58.03"}, seen="driver 590.48.01, toolkit 13.1.1"),
-    # python, storage, engine
+    # python, storage
     example("python.too-old", lock={"python/version": "3.13"}, seen="3.12.3"),
     example("python.environment-missing", seen="without serve",
             lock={"python/environments": [SERVE]}),
@@ -325,6 +351,29 @@ EXAMPLES: tuple[Example, ...] = (
     example("storage.readahead-low", weights_disk(readahead_kib=128), "128 KiB on nvme1n1"),
     example("storage.scheduler-wrong", weights_disk(scheduler="mq-deadline"),
             "mq-deadline on nvme1n1"),
+    # weights
+    example("weights.tools-missing", {"weights/tools/aria2c": False}, "no aria2c", lock=TINY),
+    example("weights.not-staged", lock=REQUIRED, seen="tiny: nothing"),
+    example("weights.not-staged", lock={**REQUIRED, "weights/models": {"tiny": {**MODEL, "manifest_sha256": ""}}},
+            seen="tiny: nothing, and the lock has no manifest of it", name="no-manifest"),
+    example("weights.not-staged", staged(verified_at=None, missing=["b"]), lock=REQUIRED,
+            seen="tiny: begun: 1 of 2 files verified", name="begun"),
+    example("weights.not-staged", staged(verified_at=None, missing=["b"], parts={"b": 9}, is_busy=True), lock=REQUIRED,
+            seen="tiny: being staged: 1 of 2 files verified", name="busy"),
+    example("weights.manifest-mismatch", staged(manifest_sha256="c" * 64), lock=REQUIRED,
+            seen="tiny: manifest cccccccccccc beside the files"),
+    example("weights.manifest-mismatch", staged("/srv/aerie/weights/tiny@cccccccccccc", manifest_sha256="c" * 64),
+            lock=REQUIRED, seen="tiny: manifest cccccccccccc", name="of-another-lock"),
+    example("weights.incomplete", staged(missing=["b"]), "tiny: b not there", lock=REQUIRED),
+    example("weights.incomplete", staged(unverified=["a", "b"]), "tiny: a, b never verified", lock=REQUIRED,
+            name="never-verified"),
+    example("weights.changed", staged(changed={"b": "has 3 bytes of 40"}), "tiny: b has 3 bytes of 40", lock=REQUIRED),
+    example("weights.changed", staged(changed={"b": "has 3 bytes of 40"}), "tiny: b has 3 bytes of 40", lock=TINY,
+            name="not-required"),
+    example("weights.partials-left", staged(parts={"b": 2 * 10**9, "c": 10**9}), "tiny: 2 of 3.0 GB", lock=REQUIRED),
+    example("base.unknown", {"weights/staged": {TARGET: {"unknown": "no answer within 5 s"}}},
+            f"weights.staged[{TARGET}] (no answer within 5 s)", lock=REQUIRED, name="weights-do-not-answer"),
+    # engine
     example("engine.user-missing", {"engine/user": None, "engine/user_shell": None}, "no account aerie"),
     example("engine.user-shell", {"engine/user_shell": "/bin/bash"}, "/bin/bash"),
     example("engine.bind-open", {"engine/listening": ["0.0.0.0:8000", "127.0.0.1:8001"]}, "0.0.0.0:8000"),
