@@ -15,13 +15,12 @@ from aerie import inventory, remote
 from aerie.errors import AerieError, UsageError
 from aerie.findings.weights import target
 from aerie.inventory import Host
-from aerie.lock import Weights
-from aerie.paths import repository, shown
-from aerie.runbook.yamlfile import nearest
+from aerie.lock import Lock, Weights
+from aerie.paths import repository
 from aerie.verify import lock_of
 
 from . import manifest as manifests
-from . import shipping
+from . import models, shipping
 from .manifest import Manifest
 
 __all__ = ["SCHEMA", "HostPlan", "HostState", "Look", "Options", "Prepared", "Problem", "StagePlan", "prepare"]
@@ -238,8 +237,8 @@ def prepare(
     path = inventory_file or repository() / "inventory" / "hosts.yml"
     first = [inventory.host(from_host, path)] if from_host else []
     hosts = {host.name: host for host in (*first, *inventory.select(pattern, path))}
-    weights = _weights(hosts.values(), model, path)
-    found = _manifest(weights, model, inventory.folder(path))
+    lock = _lock(hosts.values(), model, path)
+    found = models.load(lock, model, inventory.folder(path))
     empty = StagePlan(
         model=model,
         manifest_sha256=manifests.digest(found),
@@ -254,7 +253,7 @@ def prepare(
         inventory=path,
         hosts=hosts,
         addresses=addresses,
-        weights=weights,
+        weights=lock.weights,
         manifest=found,
         options=options or Options(),
     )
@@ -307,38 +306,16 @@ def _state(look: Look, options: Options) -> HostState:
     return HostState.STAGED if is_verified and is_warm else HostState.TO_STAGE
 
 
-def _weights(hosts: Iterable[Host], model: str, path: Path) -> Weights:
-    """The one table [weights] of these hosts, as far as this model is concerned."""
-    tables = {host.name: lock_of(host, None, path).weights for host in hosts}
-    pins = {}
-    for name, table in tables.items():
-        if model not in table.models:
-            known = ", ".join(table.models) or "none: the lock has no model"
-            raise UsageError(
-                f"model of host {name}", seen=model, expected=f"one of {known}", remedy=nearest(model, table.models)
-            )
-        pins[name] = table.models[model].manifest_sha256
+def _lock(hosts: Iterable[Host], model: str, path: Path) -> Lock:
+    """The lock of these hosts, as far as this model is concerned: all must name one manifest of it."""
+    locks = {host.name: lock_of(host, None, path) for host in hosts}
+    pins = {name: models.model_of(lock, model).manifest_sha256 for name, lock in locks.items()}
     if len(set(pins.values())) > 1:
         seen = ", ".join(f"{name} {pin[:12] or 'none'}" for name, pin in pins.items())
         raise UsageError(
             f"manifest of {model}", seen=seen, expected="one for all", remedy="Stage hosts of one lock at a time."
         )
-    return next(iter(tables.values()))
-
-
-def _manifest(weights: Weights, model: str, folder: Path) -> Manifest:
-    """The committed manifest, which must be the one that the lock pins."""
-    pin, remedy = weights.models[model].manifest_sha256, f"./invoke weights.manifest --model {model} makes it."
-    if not pin:
-        raise AerieError(f"model {model}", seen="no manifest_sha256 in the lock", expected="one", remedy=remedy)
-    places = [one / "manifests" / f"{model}{manifests.SUFFIX}" for one in (folder, repository() / "inventory")]
-    file = next((place for place in places if place.is_file()), None)
-    if file is None:
-        raise AerieError(shown(places[0]), seen="no such file", expected=f"the manifest {pin[:12]}", remedy=remedy)
-    found = manifests.parse(file.read_bytes())
-    if (seen := manifests.digest(found)) != pin:
-        raise AerieError(shown(file), seen=f"sha256 {seen}", expected=f"{pin}, which the lock has", remedy=remedy)
-    return found
+    return next(iter(locks.values()))
 
 
 def _origin(weights: Weights, model: str) -> dict[str, str]:

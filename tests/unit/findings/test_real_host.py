@@ -21,6 +21,7 @@ def test_what_it_is_and_is_not():
         ("fatal", "driver.uvm-hmm"),
         ("fatal", "cuda.version-mismatch"),
         ("fatal", "storage.path-missing"),
+        ("fatal", "weights.tools-missing"),
         ("fatal", "engine.user-missing"),
         ("warn", "base.limits-low"),
         ("warn", "base.packages-missing"),
