@@ -15,7 +15,12 @@ __all__ = ["dkms", "loaded", "module_files", "modules", "options", "runfile", "u
 # "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.247.01  Tue …" the closed one.
 # Where a kernel looks, best place first (depmod's own order): DKMS and runfiles, then Ubuntu's prebuilt modules.
 PLACES = ("updates/dkms", "updates", "extra", "kernel/drivers/video", "kernel/drivers/char/drm", "kernel/nvidia*")
-FILES = ("nvidia.ko", "nvidia.ko.zst", "nvidia.ko.xz", "nvidia.ko.gz", "nvidia-current.ko", "nvidia-current.ko.xz")
+# NVIDIA's and Ubuntu's name, then Debian's for the closed and the open flavour; kernels compress as they like.
+FILES = tuple(
+    f"{name}.ko{end}"
+    for name in ("nvidia", "nvidia-current", "nvidia-current-open")
+    for end in ("", ".zst", ".xz", ".gz")
+)
 DKMS_NAME = re.compile(r"nvidia(-current|-tesla)?(-open)?(-srv)?(-\d[\d.]*)?(-open)?")
 
 

@@ -13,7 +13,7 @@ from .reading import ProgramFailed, join
 __all__ = ["version", "version_in"]
 
 HEADER = 110  # bytes of a cpio entry's head in the format "newc", which the kernel wants
-MODULE = re.compile(rb"/nvidia(-current)?\.ko(\.\w+)?$")
+MODULE = re.compile(rb"/nvidia(-current(-open)?)?\.ko(\.\w+)?$")
 
 
 # These two are imported where they are needed, which is seldom.

@@ -36,12 +36,15 @@ def test_the_module_that_each_kernel_would_load(tree):
             "/lib/modules/6.8.0-87-generic/kernel/nvidia-580srv-open/nvidia.ko": b"",
             "/lib/modules/6.8.0-86-generic/kernel/drivers/video/nvidia.ko": b"",
             "/lib/modules/6.8.0-85-generic/kernel/drivers/net/dummy.ko": b"",
+            "/lib/modules/6.1.0-50-amd64/updates/dkms/nvidia-current-open.ko": b"",
+            "/lib/modules/6.1.0-50-amd64/updates/dkms/nvidia-current-open-uvm.ko": b"",
         }
     )
     assert {release: path.removeprefix(root) for release, path in driver.module_files(root).items()} == {
         "6.8.0-88-generic": "/lib/modules/6.8.0-88-generic/updates/dkms/nvidia.ko.zst",
         "6.8.0-87-generic": "/lib/modules/6.8.0-87-generic/kernel/nvidia-580srv-open/nvidia.ko",
         "6.8.0-86-generic": "/lib/modules/6.8.0-86-generic/kernel/drivers/video/nvidia.ko",
+        "6.1.0-50-amd64": "/lib/modules/6.1.0-50-amd64/updates/dkms/nvidia-current-open.ko",
     }
 
 
