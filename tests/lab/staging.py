@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.parse
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -155,7 +154,7 @@ def gets(hub: Hub, since: int = 0) -> list[dict[str, Any]]:
 
 
 def name_of(row: Mapping[str, Any]) -> str:
-    return str(urllib.parse.unquote(row["path"]).rsplit("/", 1)[1])
+    return str(row["path"].rsplit("/", 1)[1])
 
 
 def children(pid: int, word: str) -> list[int]:

@@ -78,7 +78,9 @@ def ask(url: str, token: str, file: File | None = None, *, timeout_s: float = TI
             continue
         _compare(url, headers, file, is_whole=status == 200)
         if status in _REDIRECTS and "location" in headers:
-            location = urljoin(url, quote(headers["location"], safe="%/:=&?~#+!$,;'@()*[]"))
+            location = urljoin(
+                url, quote(headers["location"].encode("latin-1", "replace"), safe="%/:=&?~#+!$,;'@()*[]")
+            )
             if _host(location) != _host(url):
                 return Address(url=location, size=_size(headers, is_whole=False))
             url = location

@@ -19,7 +19,7 @@ from aerie.weights.onhost.ledger import Active, Ledger
 from aerie.weights.onhost.spec import Spec
 from aerie.weights.onhost.survey import State, Survey
 from aerie.weights.onhost.target import Stamp, Target, write_stamps
-from aerie.weights.onhost.transfer import Outcome, Settings, host_error, size_of, transfer
+from aerie.weights.onhost.transfer import Outcome, Settings, host_error, make_empty, size_of, transfer
 from aerie.weights.onhost.verify import Hashed, Verifier
 from aerie.weights.onhost.wanted import Place, Wanted, places
 
@@ -134,11 +134,14 @@ class Fetch:
 
     async def _transfer(self, wanted: Wanted, place: Place) -> Outcome:
         file, part = wanted.file, self._target.part(wanted.file.path)
+        if file.size == 0:
+            make_empty(part)
+            return Outcome()
         before = size_of(part)
         if before > file.size:
             part.unlink()
             before = 0
-        if before == file.size > 0:  # whole since an earlier staging: to be verified, as everything
+        if before == file.size:  # whole since an earlier staging: to be verified, as everything
             return Outcome()
         wanted.most = max(wanted.most, before)
         backend = self._backend(wanted, place)

@@ -19,7 +19,7 @@ from aerie.weights.onhost.children import Child
 from aerie.weights.onhost.ledger import Active
 from aerie.weights.onhost.wanted import Place
 
-__all__ = ["Outcome", "Settings", "host_error", "transfer"]
+__all__ = ["Outcome", "Settings", "host_error", "make_empty", "size_of", "transfer"]
 
 POLL_S: Final = 0.25
 _KEEP_SIZE: Final = 1  # FALLOC_FL_KEEP_SIZE, linux/falloc.h
@@ -84,6 +84,15 @@ def size_of(path: Path) -> int:
     return total
 
 
+def make_empty(part: Path) -> None:
+    """Make a part of no bytes, for which nobody need be asked. Raises AerieError where the host cannot."""
+    try:
+        part.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(b"")
+    except OSError as error:
+        raise host_error(part, error.strerror or str(error)) from error
+
+
 def host_error(part: Path, reason: str) -> AerieError:
     """A fault of this host's disk or programs, which no other source mends."""
     free = "unknown"
@@ -131,9 +140,6 @@ def _copy(file: File, part: Path, place: Place) -> Command:
 
 def _reserve(part: Path, size: int) -> None:
     """Take the disk's space for the whole file now, without changing the part's size. Raises OSError when full."""
-    if size == 0:
-        part.touch()
-        return
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
