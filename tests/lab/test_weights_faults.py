@@ -26,6 +26,7 @@ ODD = {"empty": b"", ".gitattributes": b"*.safetensors filter=lfs\n", ' we%20ird
 FILES = {path: data for path, data in MODEL.items() if not path.startswith(("README", "gen", "model.s"))} | ODD
 SHARDS = sorted(path for path in FILES if path.endswith(".safetensors"))
 FIRST, SECOND, THIRD = SHARDS
+DEAD = [{"name": "dead", "url": "http://127.0.0.1:9/"}]  # nobody listens there
 BLOCK = 16 << 10  # aria2 continues at a multiple of it
 
 New = Callable[..., Staging]
@@ -353,7 +354,7 @@ def test_another_revision_in_a_plain_folder_is_never_called_good(hub: Hub, new: 
 
 def test_a_file_renamed_upstream_is_named_and_the_others_come(hub: Hub, new: New) -> None:
     files = {("renamed.safetensors" if path == SECOND else path): data for path, data in FILES.items()}
-    one = new(sources=[hub_source(hub, hub.add(NAME, files))])
+    one = new(sources=[hub_source(hub, hub.add(NAME, files))], peers=DEAD)  # who will not have it either
     error = one.stage()["error"]
     assert SECOND in error["where"] and "HTTP 404" in error["seen"]
     assert set(one.stamps()) == set(FILES) - {SECOND}
@@ -363,7 +364,7 @@ def test_a_file_renamed_upstream_is_named_and_the_others_come(hub: Hub, new: New
     ("token", "status"), [("", 401), (STRANGER, 403), ("hf_nobody", 401)], ids=["none", "not let in", "wrong"]
 )
 def test_a_gate_is_met_before_the_first_byte(hub: Hub, new: New, tmp_path: Path, token: str, status: int) -> None:
-    one = new(sources=[gated(hub, tmp_path, token)])
+    one = new(sources=[gated(hub, tmp_path, token)], peers=DEAD)
     begun = len(hub.requests())
     outcome = one.stage()
     assert outcome["state"] == "failed" and f"HTTP {status}" in outcome["error"]["seen"]
@@ -735,6 +736,14 @@ def test_a_peer_that_has_the_files_spares_the_origin(hub: Hub, new: New, peer: t
     assert hub.requests()[begun:] == []
 
 
+def test_a_peer_that_has_the_files_stands_in_for_an_origin_that_refuses(
+    hub: Hub, new: New, tmp_path: Path, peer: tuple[Staging, str]
+) -> None:
+    one = new(sources=[gated(hub, tmp_path, STRANGER)], peers=[{"name": "first", "url": peer[1]}])
+    assert one.stage()["state"] == "done"
+    one.assert_whole()
+
+
 def test_a_peer_is_not_trusted(hub: Hub, new: New, peer: tuple[Staging, str]) -> None:
     flip(peer[0].target / SECOND, keep_times=True)
     one = new(peers=[{"name": "first", "url": peer[1]}], position=1, parallel=1)
@@ -744,7 +753,7 @@ def test_a_peer_is_not_trusted(hub: Hub, new: New, peer: tuple[Staging, str]) ->
 
 
 def test_a_host_that_waits_for_a_seeder_without_files_gives_up(new: New) -> None:
-    one = new(peers=[{"name": "first", "url": "http://127.0.0.1:9/"}], position=1, may_use_origin=False, idle_s=1)
+    one = new(peers=DEAD, position=1, may_use_origin=False, idle_s=1)
     outcome = one.stage()
     assert outcome["state"] == "failed" and len(outcome["errors"]) == len(FILES)
     assert outcome["error"]["seen"] == "on no source"

@@ -47,6 +47,7 @@ class Fetch:
         self._tasks: set[asyncio.Task[None]] = set()
         self._peers_due_at = 0.0
         self._are_peers_known = False
+        self._asking: asyncio.Task[None] | None = None
         self._alive_at = time.monotonic()  # when something last came, or changed at a peer
         self._recording = asyncio.Lock()
 
@@ -67,9 +68,10 @@ class Fetch:
                 for task in done:
                     task.result()  # raises what no source mends, and our own bugs
         finally:
-            for task in self._tasks:
+            left = [*self._tasks, *([self._asking] if self._asking else [])]
+            for task in left:
                 task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.gather(*left, return_exceptions=True)
         if self._errors:
             first = self._errors[0]
             first.parts = tuple(self._errors)
@@ -83,7 +85,8 @@ class Fetch:
         now = time.monotonic()
         if self._waiting and self._spec.peers and now >= self._peers_due_at:
             self._peers_due_at = float("inf")
-            self._start(self._ask_peers())
+            # Not among the tasks: a peer that does not answer must not keep a staging that is done.
+            self._asking = asyncio.create_task(self._ask_peers())
         if self._spec.peers and not self._are_peers_known:
             return  # else the first transfers would all fall to the origin
         every = set(self._paths)
@@ -246,11 +249,13 @@ class Fetch:
             self._errors.append(error)
 
     def _give_up(self) -> None:
-        """Drop the files that no source offers: at once without peers, else when none has got them for idle_s."""
+        """Drop the files that no source offers; a host that is to have them from its peers waits idle_s for those."""
         now = time.monotonic()
         if any(place.blocked_until > now or place.active for place in self._places):
             self._alive_at = now
-        may_wait = bool(self._spec.peers) and now - self._alive_at < self._spec.idle_s
+        may_wait = not self._spec.may_use_origin and now - self._alive_at < self._spec.idle_s
+        if self._spec.peers and not self._are_peers_known:
+            return
         for path, wanted in list(self._waiting.items()):
             if may_wait or any(place.could_give(path, self._spec.may_use_origin) for place in self._places):
                 continue

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from aerie.errors import AerieError
 from aerie.weights.manifest import File
-from aerie.weights.onhost import address, backends, partials, quota, warm
+from aerie.weights.onhost import address, backends, partials, peers, quota, warm
 from aerie.weights.onhost.spec import Origin, Spec
 from aerie.weights.onhost.survey import State, Survey
 from aerie.weights.onhost.target import Target
@@ -59,6 +59,7 @@ class Preflight:
     why_not_warm: str | None
     partials: tuple[partials.Partial, ...]
     asked: tuple[Asked, ...]
+    at_peers: frozenset[str]  # asked only when no origin gives
     token_faults: tuple[AerieError, ...]
     backends: tuple[str, ...]
     missing_tools: tuple[str, ...]
@@ -72,6 +73,7 @@ def look(spec: Spec, survey: Survey) -> Preflight:
     to_fetch = survey.to_fetch
     faults = [] if not to_fetch else [_token_fault(one) for one in spec.sources if one.token_file]
     may_ask = bool(to_fetch) and spec.may_use_origin and not any(faults)
+    asked = _ask_all(spec, to_fetch[0].file) if may_ask else ()
     usable = backends.available(spec.backends, spec.hub_python)
     is_root = os.stat(folder).st_dev == os.stat("/").st_dev
     return Preflight(
@@ -89,7 +91,8 @@ def look(spec: Spec, survey: Survey) -> Preflight:
         available_bytes=_available_bytes(),
         why_not_warm=warm.why_not(_mode(spec.warm), spec.manifest.size_bytes, warm.memory_bytes()),
         partials=partials.find(Target(spec.target)),
-        asked=_ask_all(spec, to_fetch[0].file) if may_ask else (),
+        asked=asked,
+        at_peers=_at_peers(spec) if _is_refused(asked) else frozenset(),
         token_faults=tuple(fault for fault in faults if fault is not None),
         backends=usable,
         missing_tools=_missing_tools(spec, usable) if to_fetch else (),
@@ -126,7 +129,7 @@ def problems(spec: Spec, survey: Survey, seen: Preflight) -> tuple[AerieError, .
             "tools", seen=f"no {', '.join(seen.missing_tools)}", expected="the programs that fetch",
             remedy="Provision the layer weights: ./invoke provision --host HOST.",
         ))  # fmt: skip
-    if seen.asked and all(one.status in _FOR_GOOD for one in seen.asked) and not spec.peers:
+    if _is_refused(seen.asked) and not {one.file.path for one in survey.to_fetch} <= seen.at_peers:
         found.append(AerieError(
             f"source of {spec.model}", seen="; ".join(f"{one.name}: {one.path}: {one.answer}" for one in seen.asked),
             expected="a source that gives the files",
@@ -138,7 +141,7 @@ def problems(spec: Spec, survey: Survey, seen: Preflight) -> tuple[AerieError, .
 def to_dict(seen: Preflight) -> dict[str, Any]:
     """The plain values of a plan."""
     document = asdict(seen)
-    del document["token_faults"]
+    del document["token_faults"], document["at_peers"]
     document["folder"] = str(seen.folder)
     document["partials"] = [{**asdict(one), "path": str(one.path)} for one in seen.partials]
     return document
@@ -200,6 +203,21 @@ def _ask_all(spec: Spec, file: File) -> tuple[Asked, ...]:
         return ()
     with ThreadPoolExecutor(len(spec.sources)) as pool:
         return tuple(pool.map(lambda origin: _ask(origin, file), spec.sources))
+
+
+def _is_refused(asked: tuple[Asked, ...]) -> bool:
+    return bool(asked) and all(one.status in _FOR_GOOD for one in asked)
+
+
+def _at_peers(spec: Spec) -> frozenset[str]:
+    """What any peer has verified."""
+    if not spec.peers:
+        return frozenset()
+    sha256 = spec.manifest_sha256
+    with ThreadPoolExecutor(len(spec.peers)) as pool:
+        return frozenset().union(
+            *pool.map(lambda one: peers.verified_at(one.url, spec.manifest, sha256), spec.peers)
+        )  # fmt: skip
 
 
 def _ask(origin: Origin, file: File) -> Asked:

@@ -295,7 +295,8 @@ def seen(**changes: object) -> preflight.Preflight:
     whole = preflight.Preflight(
         folder=Path("/srv"), is_writable=True, is_read_only=False, is_root_file_system=False,
         is_one_file_system=True, free_bytes=1000, free_inodes=100, needed_bytes=10, needed_inodes=4, quotas=(),
-        memory_bytes=1, available_bytes=1, why_not_warm=None, partials=(), asked=(), token_faults=(),
+        memory_bytes=1, available_bytes=1, why_not_warm=None, partials=(), asked=(), at_peers=frozenset(),
+        token_faults=(),
         backends=("aria2",), missing_tools=(), aria2="1.36.0",
     )  # fmt: skip
     return dataclasses.replace(whole, **changes)  # type: ignore[arg-type]
@@ -322,6 +323,8 @@ def asked(status: int) -> preflight.Asked:
         ({"missing_tools": ("aria2c",)}, ["no aria2c"]),
         ({"asked": (asked(403),)}, ["hub: a: HTTP 403"]),
         ({"asked": (asked(403), asked(0))}, []),
+        ({"asked": (asked(403),), "at_peers": frozenset(DATA)}, []),
+        ({"asked": (asked(403),), "at_peers": frozenset([CONFIG.path])}, ["hub: a: HTTP 403"]),
         ({"asked": (asked(503),)}, []),
     ],
 )  # fmt: skip
