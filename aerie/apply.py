@@ -8,9 +8,9 @@ import secrets
 import shutil
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -21,11 +21,14 @@ import yaml
 
 from .errors import AerieError
 from .paths import repository, state_dir
+from .runbook import interrupts
 from .runbook.step import write_atomic
 
 __all__ = ["Cell", "Grid", "HostInput", "HostResult", "Listener", "PlayResult", "inventory_of", "play"]
 
 ERROR_LINES = 12
+SOCKETS = "aerie-ssh-"
+LEFT_S = 3600
 REBOOT = "reboot"  # the column after the layers
 
 
@@ -197,56 +200,71 @@ def play(
     """Run playbooks/<playbook>.yml on these hosts and wait for its end.
 
     variables: for all hosts, over everything else. A host that fails does not end the play for the others.
-    Raises AerieError when Ansible itself could not run, and KeyboardInterrupt after it was stopped by Ctrl-C.
+    Raises AerieError when Ansible itself could not run, and Interrupted after Ctrl-C or SIGTERM, which end it.
     """
     import ansible_runner
 
-    identity = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    folder = state_dir() / "hosts" / "plays" / identity
-    (folder / "inventory").mkdir(parents=True, mode=0o700)
+    folder = _folder()
     own = folder / "inventory" / "aerie.yml"
     write_atomic(own, yaml.safe_dump(inventory_of(hosts), sort_keys=False).encode())
     grid = Grid.of(hosts)
-    stop = threading.Event()
 
     def on_event(event: Mapping[str, Any]) -> bool:
         grid.feed(event)
         listener(grid)
         return True
 
-    # Connections that stay open are this play's alone: one left by another inventory may lead to another host of the
-    # same address, whose key nobody would check again. Short, because a socket's path has at most 108 characters.
-    sockets = tempfile.mkdtemp(prefix="aerie-ssh-")
-    thread, runner = ansible_runner.run_async(
-        private_data_dir=str(folder),
-        project_dir=str(repository()),
-        playbook=str(repository() / "playbooks" / f"{playbook}.yml"),
-        inventory=[str(inventory), str(own)],
-        limit=",".join(grid.rows),
-        extravars=dict(variables),
-        forks=forks,
-        cmdline="--check" if check else None,
-        envvars=_environment(sockets),
-        ident="play",
-        quiet=True,
-        suppress_env_files=True,
-        event_handler=on_event,
-        cancel_callback=stop.is_set,
-    )
-    try:
+    with _sockets() as sockets, interrupts.catch() as interrupted:
+        thread, runner = ansible_runner.run_async(
+            private_data_dir=str(folder),
+            project_dir=str(repository()),
+            playbook=str(repository() / "playbooks" / f"{playbook}.yml"),
+            inventory=[str(inventory), str(own)],
+            limit=",".join(grid.rows),
+            extravars=dict(variables),
+            forks=forks,
+            cmdline="--check" if check else None,
+            envvars=_environment(sockets),
+            ident="play",
+            quiet=True,
+            suppress_env_files=True,
+            event_handler=on_event,
+            cancel_callback=lambda: interrupted.count > 0,
+        )
         while thread.is_alive():
             thread.join(0.2)
             listener(grid)
-    except KeyboardInterrupt:
-        stop.set()
-        thread.join(30)
-        raise
-    finally:
-        shutil.rmtree(sockets, ignore_errors=True)
+    if interrupted.count:
+        said = f"interrupted; the same command goes on where this one stopped. Ansible's output is in {folder}"
+        raise interrupts.Interrupted(said, interrupted.exit_code)
     grid.finish()
     listener(grid)
     _require_answers(runner, grid, folder)
-    return PlayResult(id=identity, hosts=grid.results(), wall_s=time.monotonic() - grid.started, folder=folder)
+    return PlayResult(id=folder.name, hosts=grid.results(), wall_s=time.monotonic() - grid.started, folder=folder)
+
+
+def _folder() -> Path:
+    """A new folder for the logs and events of a play; its name is the play's."""
+    folder = state_dir() / "hosts" / "plays" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    (folder / "inventory").mkdir(parents=True, mode=0o700)
+    return folder
+
+
+@contextmanager
+def _sockets() -> Iterator[str]:
+    """A folder for the connections that stay open, gone afterwards."""
+    # They are this play's alone: one left by another inventory may lead to another host of the same address, whose key
+    # nobody would check again. Short, because a socket's path has at most 108 characters.
+    for left in Path(tempfile.gettempdir()).glob(f"{SOCKETS}*"):
+        # Of a controller that was killed: empty, once its connections have ended by themselves.
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > LEFT_S:
+                left.rmdir()
+    folder = tempfile.mkdtemp(prefix=SOCKETS)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _environment(sockets: str) -> dict[str, str]:

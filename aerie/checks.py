@@ -1,6 +1,5 @@
 """What `test` runs: the tools of requirements/test.txt over this checkout, each as a developer would call it."""
 
-import difflib
 import os
 import subprocess
 import sys
@@ -10,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .bootstrap import SetupFailed, ensure_tools
-from .errors import AerieError, UsageError
+from .choice import unknown_name
+from .errors import AerieError
 from .paths import repository
 
 __all__ = ["CHECKS", "PARTS", "Check", "commands", "run"]
@@ -71,10 +71,7 @@ def _select(only: str) -> dict[str, list[str]]:
         return {only: ["pytest", PARTS[only]]}
     if only in CHECKS:
         return {only: CHECKS[only]}
-    known = [*CHECKS, *PARTS]
-    near = difflib.get_close_matches(only, known, n=1)
-    remedy = f"Did you mean {near[0]}?" if near else ""
-    raise UsageError("--only", seen=only, expected=f"one of {', '.join(known)}", remedy=remedy)
+    raise unknown_name("--only", only, [*CHECKS, *PARTS])
 
 
 def _check(root: Path, name: str, argv: list[str]) -> Check:

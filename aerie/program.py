@@ -6,7 +6,7 @@
     3  drift: hosts differ from their locks     (a result; tasks pass it to end_with)
     4  stopped by a gate        (a result; tasks pass it to end_with)
     5  waiting for a person     (a result; tasks pass it to end_with)
-  130  interrupted
+  130  interrupted (143: by SIGTERM)
 
 Invoke 2.2.1 itself gives 1 for a usage error, and the child's code for a command that failed, which
 could read as any of the others.
@@ -115,8 +115,8 @@ class Program(InvokeProgram):
             self._end(str(error) if error.result.hide else f"error: {error.result.command!r} failed", 1)
         except Failure as error:
             self._end(f"error: {error}", 1)
-        except KeyboardInterrupt:
-            self._end("interrupted", INTERRUPTED)
+        except KeyboardInterrupt as error:
+            self._end(str(error) or "interrupted", getattr(error, "exit_code", INTERRUPTED))
 
     def _end(self, text: str, code: int) -> NoReturn:
         if self.args.debug.value:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from . import apply as plays
 from . import inventory, remote, verify
 from . import lock as locks
-from .errors import AerieError, UsageError
+from .choice import unknown_name
+from .errors import AerieError
 from .findings import Fix
 from .inventory import Host
 from .layers import LAYERS
@@ -89,6 +90,13 @@ class Outcome:
         code = self.verification.exit_code() if self.verification else 0
         return 1 if code == 1 else 5 if State.REBOOT_PENDING in states else code
 
+    @property
+    def failed_hosts(self) -> tuple[str, ...]:
+        """Names of the hosts that are not what their locks say, for whatever reason: `--host @failed` afterwards."""
+        bad = {host.host for host in self.hosts if host.state not in (State.DONE, State.UNCHANGED)}
+        bad |= set(self.verification.failed_hosts if self.verification else ())
+        return tuple(host.host for host in self.hosts if host.host in bad)
+
     def to_dict(self) -> dict[str, Any]:
         """The document of `provision --json`."""
         return {
@@ -122,7 +130,9 @@ def prepare(
     lock: instead of the inventory's; lock_of: chosen by host and snapshot; layers: only these.
     Raises UsageError for an unknown pattern, lock or layer, before any host is reached.
     """
-    _require_layers(layers)
+    for layer in layers:
+        if layer not in LAYERS:
+            raise unknown_name("layer", layer, LAYERS)
     path = inventory_file or repository() / "inventory" / "hosts.yml"
     hosts = {host.name: host for host in inventory.select(pattern, path)}
     fixed = {} if lock_of else {name: _lock(host, lock, path) for name, host in hosts.items()}
@@ -200,31 +210,18 @@ def apply(
             snapshots=known,
             forks=forks,
         )
-    inventory.record_failed([host.host for host in hosts if host.state not in (State.DONE, State.UNCHANGED)])
-    return Outcome(
+    outcome = Outcome(
         hosts=hosts,
         wall_s=(datetime.now(UTC) - began).total_seconds(),
         folder=result.folder if result else None,
         verification=verification,
     )
-
-
-def _require_layers(layers: Sequence[str]) -> None:
-    import difflib
-
-    for layer in layers:
-        if layer not in LAYERS:
-            near = difflib.get_close_matches(layer, LAYERS, n=1)
-            raise UsageError(
-                "layer",
-                seen=layer,
-                expected=f"one of {', '.join(LAYERS)}",
-                remedy=f"Did you mean {near[0]}?" if near else "",
-            )
+    inventory.record_failed(outcome.failed_hosts)
+    return outcome
 
 
 def _lock(host: Host, name: str | None, path: Path) -> tuple[Lock, Path]:
-    lock = verify.lock_of(host, name, path)
+    lock = inventory.lock_of(host, name, path)
     return lock, locks.path(lock.name, inventory.folder(path))
 
 

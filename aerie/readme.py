@@ -63,7 +63,7 @@ def _roles() -> Iterator[Page]:
 
 
 def _lock() -> Iterator[Page]:
-    from .lock.page import text
+    from .lock_docs import text
 
     yield Page(path=repository() / "docs" / "lock.md", text=text())
 

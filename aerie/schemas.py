@@ -1,17 +1,18 @@
 """JSON Schemas of the documents that aerie prints and reads, by name. Within a version only keys are added."""
 
-import difflib
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from .errors import UsageError
+from .choice import unknown_name
 from .findings import Fix, Severity
 from .lock import Lock
 from .plan import HostState
 from .snapshot import Snapshot
+from .verification import HostState as VerificationState
+from .verification import Outcome
 
-__all__ = ["NAMES", "PlanDocument", "json_schema"]
+__all__ = ["NAMES", "PlanDocument", "VerificationDocument", "json_schema"]
 
 Layer = Annotated[
     str, Field(description="base, kernel, driver, interconnect, cuda, python, storage, weights or engine")
@@ -77,18 +78,49 @@ class PlanDocument(_Part):
     hosts: list[HostDocument]
 
 
-NAMES: dict[str, Any] = {"lock": Lock, "plan": PlanDocument, "snapshot": Snapshot}
+class RequirementDocument(_Part):
+    """One test on one host. seen, expected, remedy and fix are empty unless it failed or is waived."""
+
+    name: str = Field(description="the requirement in words")
+    test: str = Field(description="as pytest addresses it")
+    layer: Layer
+    finding: FindingId
+    severity: Severity
+    outcome: Outcome
+    seen: str
+    expected: str
+    remedy: str
+    fix: Fix | Literal[""]
+    reason: str = Field(description="why it was skipped or is waived, or what went wrong")
+    wall_s: float
+
+
+class HostVerificationDocument(_Part):
+    """One host."""
+
+    host: str
+    lock: str
+    state: VerificationState
+    counts: dict[Outcome, int]
+    requirements: list[RequirementDocument]
+    error: str = Field(description="why not everything could be asked; empty where it could")
+    wall_s: float
+
+
+class VerificationDocument(_Part):
+    """What `verify --json` prints."""
+
+    schema_: Literal["aerie.verify/1"] = Field(alias="schema")
+    hosts: list[HostVerificationDocument]
+    wall_s: float
+
+
+NAMES: dict[str, Any] = {"lock": Lock, "plan": PlanDocument, "snapshot": Snapshot, "verify": VerificationDocument}
 
 
 def json_schema(name: str) -> dict[str, Any]:
     """The JSON Schema (2020-12) of that document. Raises UsageError for a name that is not one of NAMES."""
     if name not in NAMES:
-        near = difflib.get_close_matches(name, NAMES, n=1)
-        raise UsageError(
-            "schema",
-            seen=name,
-            expected=f"one of {', '.join(NAMES)}",
-            remedy=f"Did you mean {near[0]}?" if near else "",
-        )
+        raise unknown_name("schema", name, NAMES)
     made = TypeAdapter(NAMES[name]).json_schema(by_alias=True)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}

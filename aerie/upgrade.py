@@ -1,6 +1,6 @@
 """From one lock to another, and back: what a receipt on the host makes possible."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,12 +56,13 @@ def upgrade(
     options: those of provision.apply.
     """
     outcome = provision.apply(prepared, listener=listener, **options)
-    failed = _not_green(outcome)
+    failed = outcome.failed_hosts
     back = None
     if failed and auto_rollback:
         returning = prepare_rollback(",".join(failed), inventory_file=prepared.inventory, before=prepared)
         back = provision.apply(returning, listener=listener, variables=_offline(), **options)
-    return Upgraded(outcome=outcome, failed=tuple(failed), back=back, recorded=_record(prepared, outcome, failed))
+        inventory.record_failed(failed)  # however well the way back went
+    return Upgraded(outcome=outcome, failed=failed, back=back, recorded=_record(prepared, outcome, failed))
 
 
 def prepare_rollback(
@@ -93,22 +94,15 @@ def prepare_rollback(
 def rollback(prepared: Prepared, *, listener: plays.Listener = lambda grid: None, **options: Any) -> Upgraded:
     """Apply a plan of prepare_rollback, from packages that the hosts kept; the inventory then names the old lock."""
     outcome = provision.apply(prepared, listener=listener, variables=_offline(), **options)
-    failed = _not_green(outcome)
-    return Upgraded(outcome=outcome, failed=tuple(failed), back=None, recorded=_record(prepared, outcome, failed))
+    failed = outcome.failed_hosts
+    return Upgraded(outcome=outcome, failed=failed, back=None, recorded=_record(prepared, outcome, failed))
 
 
 def _offline() -> Mapping[str, Any]:
     return {"driver_prefer_kept_archives": True}
 
 
-def _not_green(outcome: Outcome) -> list[str]:
-    bad = {host.host for host in outcome.hosts if host.state not in (provision.State.DONE, provision.State.UNCHANGED)}
-    if outcome.verification is not None:
-        bad |= set(outcome.verification.failed_hosts)
-    return [host.host for host in outcome.hosts if host.host in bad]
-
-
-def _record(prepared: Prepared, outcome: Outcome, failed: list[str]) -> tuple[Path, ...]:
+def _record(prepared: Prepared, outcome: Outcome, failed: Sequence[str]) -> tuple[Path, ...]:
     """Let the inventory name the lock of every host that is what it says; the files that do."""
     return tuple(
         inventory.record_lock(host.host, prepared.locks[host.host].name, prepared.inventory)

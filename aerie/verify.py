@@ -1,6 +1,5 @@
 """Verification of hosts: the tests of tests/hosts, one pytest process per host, several at a time."""
 
-import difflib
 import json
 import os
 import subprocess
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import inventory, snapshot
-from . import lock as locks_
+from .choice import unknown_name
 from .errors import AerieError, UsageError
 from .inventory import Host
 from .layers import LAYERS
@@ -28,7 +27,7 @@ from .verification import HostVerification, Requirement, Verification
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-__all__ = ["Case", "Listener", "Verification", "lock_of", "run", "verify"]
+__all__ = ["Case", "Listener", "Verification", "run", "verify"]
 
 TESTS = Path("tests") / "hosts"  # below the repository
 HOST_TIMEOUT_S = 300
@@ -95,7 +94,7 @@ def verify(
     layer, AerieError for a broken snapshot.
     """
     hosts = inventory.select(pattern, path)
-    locks = {host.name: lock_of(host, lock, path) for host in hosts}
+    locks = {host.name: inventory.lock_of(host, lock, path) for host in hosts}
     snapshots: dict[str, Snapshot] = {}
     if recorded is not None:
         if len(hosts) != 1:
@@ -115,19 +114,6 @@ def verify(
     if recorded is None:
         inventory.record_failed(result.failed_hosts)
     return result
-
-
-def lock_of(host: Host, name: str | None = None, path: Path | None = None) -> Lock:
-    """The lock of a host, with the host's own variables in it. name: instead of its own; path: of the inventory."""
-    wanted = name or host.lock
-    if wanted is None:
-        raise UsageError(
-            f"host {host.name}",
-            seen="no lock",
-            expected="aerie_lock in the inventory, or --lock",
-            remedy=f"Set aerie_lock for {host.name} or one of its groups.",
-        )
-    return locks_.with_variables(locks_.load(wanted, inventory.folder(path)), host.variables)
 
 
 def run(
@@ -173,9 +159,7 @@ def _modules(layers: Sequence[str]) -> dict[str, Path]:
     known = {layer: path for layer in LAYERS if (repository() / (path := TESTS / f"test_{layer}.py")).exists()}
     for layer in layers:
         if layer not in known:
-            near = difflib.get_close_matches(layer, known, n=1)
-            remedy = f"Did you mean {near[0]}?" if near else "Leave --layer out for all of them."
-            raise UsageError("layer", seen=layer, expected=f"one of {', '.join(known)}", remedy=remedy)
+            raise unknown_name("layer", layer, known, "Leave --layer out for all of them.")
     return {layer: path for layer, path in known.items() if not layers or layer in layers}
 
 

@@ -26,7 +26,7 @@ sys.path.insert(0, str(CHECKOUT))
 
 import yaml  # noqa: E402  (the line above makes aerie importable)
 
-from aerie import apply, inventory, lock, verify  # noqa: E402
+from aerie import apply, inventory, lock  # noqa: E402
 from aerie.layers import LAYERS  # noqa: E402
 from aerie.paths import cache_dir, repository  # noqa: E402
 
@@ -55,7 +55,7 @@ def main(source: Path, name: str, repetitions: int) -> None:
 
 def _variants(source: Path, name: str, scratch: Path) -> dict[str, Callable[[], None]]:
     host = inventory.host(name, source)
-    locked = verify.lock_of(host, None, source)
+    locked = inventory.lock_of(host, None, source)
     layers = tuple(layer for layer in LAYERS if (repository() / "roles" / layer).is_dir())
     told = apply.HostInput(
         host=name,

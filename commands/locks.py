@@ -67,8 +67,8 @@ def lock_capture(
     c: Context, host: str, name: str = "", like: str = "", check: bool = False, inventory: str | None = None
 ) -> None:
     """Write a lock from what a host is, and print it."""
+    from aerie import capture
     from aerie import inventory as hosts
-    from aerie.lock import capture
 
     path = optional_path(inventory)
     captured = capture.of_host(hosts.host(host, path), hosts.folder(path), name=name, like=like)

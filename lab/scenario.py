@@ -12,7 +12,6 @@ A scenario says how the machine differs from one with eight healthy cards (lab/g
     nvml                    init_error: what nvmlInit answers
 """
 
-import difflib
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -21,7 +20,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from aerie.errors import AerieError, UsageError
+from aerie.choice import unknown_name
+from aerie.errors import AerieError
 
 __all__ = ["Scenario", "cards", "load", "names"]
 
@@ -71,15 +71,9 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str) -> Scenario:
-    """The scenario of that name. Raises UsageError that names the nearest ones, AerieError for a wrong file."""
+    """The scenario of that name. Raises UsageError that names the nearest one, AerieError for a wrong file."""
     if name not in names():
-        near = difflib.get_close_matches(name, names(), n=3, cutoff=0.4)
-        raise UsageError(
-            "scenario",
-            seen=name,
-            expected=f"one of lab/scenarios: {', '.join(near or names())}",
-            remedy="Correct the name.",
-        )
+        raise unknown_name("scenario", name, names())
     file = HERE / "scenarios" / f"{name}.toml"
     document = tomllib.loads(file.read_text())
     unknown = list(_unknown(document))

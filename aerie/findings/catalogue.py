@@ -7,7 +7,8 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from aerie.runbook.yamlfile import Document, Keys, nearest
+from aerie.choice import nearest
+from aerie.runbook.yamlfile import Document, Keys
 
 from .model import Finding, Fix, Severity
 

@@ -2,6 +2,7 @@
 
 from .failed import record_failed
 from .host import Gpus, Host, Waiver, require_local
+from .locks import lock_of
 from .own import lock_file, record_lock
 from .pattern import folder, host, hosts, select
 
@@ -13,6 +14,7 @@ __all__ = [
     "host",
     "hosts",
     "lock_file",
+    "lock_of",
     "record_failed",
     "record_lock",
     "require_local",

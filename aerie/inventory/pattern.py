@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from aerie.choice import nearest
 from aerie.errors import UsageError
 from aerie.paths import repository
-from aerie.runbook.yamlfile import nearest
 
 from .failed import failed
 from .host import Host

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aerie.choice import nearest
 from aerie.errors import UsageError
 from aerie.paths import repository, shown
-from aerie.runbook.yamlfile import Problem, SpecError, dotted, nearest
+from aerie.runbook.yamlfile import Problem, SpecError, dotted
 
 __all__ = ["Inventory", "open_inventory", "origin", "quiet"]
 

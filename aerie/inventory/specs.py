@@ -5,8 +5,9 @@ from typing import Any
 
 import yaml
 
+from aerie.choice import nearest
 from aerie.paths import repository
-from aerie.runbook.yamlfile import Document, Keys, nearest
+from aerie.runbook.yamlfile import Document, Keys
 
 __all__ = ["check", "options"]
 

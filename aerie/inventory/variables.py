@@ -11,11 +11,12 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from aerie.choice import nearest
 from aerie.findings.catalogue import check_id
 from aerie.layers import LAYERS
 from aerie.lock import Lock
 from aerie.paths import shown
-from aerie.runbook.yamlfile import Document, Keys, SpecError, nearest, validate
+from aerie.runbook.yamlfile import Document, Keys, SpecError, validate
 
 from .host import Gpus, Host, Waiver
 from .source import Inventory, origin, quiet

@@ -1,6 +1,6 @@
 """Locks: what a host must be, layer by layer; inventory/locks/<name>.lock.toml."""
 
-from .files import load, names, of_host, path
+from .files import load, names, path
 from .model import (
     SCHEMA,
     Base,
@@ -41,7 +41,6 @@ __all__ = [
     "driver_packages",
     "load",
     "names",
-    "of_host",
     "path",
     "role_variables",
     "with_variables",

@@ -2,21 +2,17 @@
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from aerie.choice import nearest
 from aerie.errors import UsageError
 from aerie.paths import repository, shown
-from aerie.runbook.yamlfile import Document, SpecError, nearest, validate
+from aerie.runbook.yamlfile import Document, SpecError, validate
 from aerie.tomlfile import parse
 
 from .model import Lock, PythonEnvironment
 from .repositories import of_system, tree_of
-from .variables import with_variables
 
-if TYPE_CHECKING:
-    from aerie.inventory import Host
-
-__all__ = ["load", "names", "of_host", "path"]
+__all__ = ["load", "names", "path"]
 
 SUFFIX = ".lock.toml"
 
@@ -34,14 +30,6 @@ def load(name: str, folder: Path | None = None) -> Lock:
     if lock is None or document.problems:
         raise SpecError(document.problems)
     return lock
-
-
-def of_host(host: "Host", folder: Path | None = None) -> Lock:
-    """The lock that the inventory gives the host, with the host's own variables put in. Raises as `load`."""
-    if host.lock is None:
-        remedy = f"Set aerie_lock to one of {', '.join(names(folder))}, in group_vars/ or host_vars/{host.name}/."
-        raise UsageError(f"host {host.name}", seen="no aerie_lock", expected="the name of a lock", remedy=remedy)
-    return with_variables(load(host.lock, folder), host.variables)
 
 
 def path(name: str, folder: Path | None = None) -> Path:

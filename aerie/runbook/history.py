@@ -6,12 +6,12 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
+from aerie.choice import nearest
 from aerie.errors import UsageError
 from aerie.paths import state_dir
 from aerie.runbook import jobs, state, supervise
 from aerie.runbook.journal import Entry, Journal
 from aerie.runbook.state import RunSummary
-from aerie.runbook.yamlfile import nearest
 
 __all__ = ["RunRecord", "StepRecord", "known", "live_job", "open_journal", "record", "runs", "summary"]
 

@@ -6,7 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["Interrupts", "catch"]
+__all__ = ["Interrupted", "Interrupts", "catch"]
+
+
+class Interrupted(KeyboardInterrupt):
+    """The work was ended in order by Ctrl-C or SIGTERM. exit_code: as a shell names that end, 130 or 143."""
+
+    def __init__(self, said: str, exit_code: int) -> None:
+        super().__init__(said)
+        self.exit_code = exit_code
 
 
 class Interrupts:

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from aerie.choice import unknown_name
 from aerie.errors import AerieError, UsageError
 from aerie.paths import cache_dir, state_dir
 from aerie.runbook import artifacts, keys
 from aerie.runbook.journal import Entry, Journal
 from aerie.runbook.spec import Loaded, Step, module, nest, values_of
 from aerie.runbook.step import Decision
-from aerie.runbook.yamlfile import nearest
 
 __all__ = ["Finding", "Made", "Plan", "PlannedStep", "Present", "Selection", "refuse_if_disk_is_small", "select"]
 
@@ -102,8 +102,7 @@ def select(steps: Sequence[Step], *, from_: str | None, until: str | None, only:
     ids = [step.id for step in steps]
     for option, name in [("--from", from_), ("--until", until), *(("--only", name) for name in only)]:
         if name is not None and name not in ids:
-            raise UsageError(f"{option} {name}", seen=name, expected=f"one of {', '.join(ids)}",
-                             remedy=nearest(name, ids))  # fmt: skip
+            raise unknown_name(f"{option} {name}", name, ids)
     if only and (from_ or until):
         raise UsageError("--only", seen="with --from or --until", expected="one way to select steps",
                          remedy="Leave one of them out.")  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
+from aerie.choice import nearest
 from aerie.errors import UsageError
 from aerie.paths import repository
 from aerie.runbook.yamlfile import (
@@ -18,7 +19,6 @@ from aerie.runbook.yamlfile import (
     SpecError,
     field_names,
     model_at,
-    nearest,
     parse,
     validate,
 )

@@ -1,6 +1,5 @@
 """YAML with the line of every value, so that an error can say where it is."""
 
-import difflib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -11,9 +10,10 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from aerie.choice import nearest
 from aerie.errors import UsageError
 
-__all__ = ["Document", "Problem", "SpecError", "model_at", "nearest", "parse", "validate"]
+__all__ = ["Document", "Problem", "SpecError", "model_at", "parse", "validate"]
 
 Keys = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
@@ -180,12 +180,6 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
         if (found := _model_in(argument)) is not None:
             return found
     return None
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """ "Did you mean …?" with the closest of `known`, or "" when none is close."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"Did you mean {close[0]}?" if close else ""
 
 
 def dotted(path: Keys) -> str:

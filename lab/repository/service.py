@@ -5,7 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from aerie.errors import AerieError, UsageError
+from aerie.choice import unknown_name
+from aerie.errors import AerieError
 from aerie.runbook.step import write_atomic
 
 from .. import cgroups, network
@@ -72,9 +73,7 @@ def stop() -> None:
 def mode(state: Path, repository: Repository, wanted: str) -> None:
     """Serve that variant from the next request on. Raises UsageError for a word that is none of MODES."""
     if wanted not in MODES:
-        raise UsageError(
-            "lab.repository", seen=wanted, expected=f"one of {', '.join(MODES)}", remedy="Correct the word."
-        )
+        raise unknown_name("lab.repository", wanted, MODES)
     write_atomic(state / NAME / "mode", wanted.encode(), durable=False)
     if wanted == "gone":
         stop()

@@ -10,9 +10,9 @@ import pytest
 
 from aerie import inventory
 from aerie.errors import AerieError, UsageError
-from aerie.inventory import Gpus, Host
+from aerie.inventory import Gpus, Host, lock_of
 from aerie.snapshot import Snapshot, parse
-from aerie.verify import Case, lock_of
+from aerie.verify import Case
 from tests.hosts.requirements import Judgement
 
 __all__ = ["Subject", "subjects"]

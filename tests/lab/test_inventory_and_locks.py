@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 import lab
-from aerie import inventory, lock
-from aerie.lock import capture
+from aerie import capture, inventory, lock
 
 pytestmark = pytest.mark.lab
 
@@ -15,7 +14,7 @@ def test_the_labs_inventory_and_locks_are_as_good_as_any(lab_host: lab.LabHost) 
     (host,) = inventory.select("lab:&lab[01:01]", lab_host.inventory)
     folder = inventory.folder(lab_host.inventory)
     assert (host.name, host.address, host.groups) == ("lab01", lab_host.address, ("lab",))
-    assert lock.of_host(host, folder).name == "lab"
+    assert inventory.lock_of(host, path=lab_host.inventory).name == "lab"
     assert {"lab", "lab-broken", "lab-next"} < set(lock.names(folder))
 
 
@@ -29,5 +28,6 @@ def test_a_lock_captured_from_a_running_host_has_what_the_host_is(own_lab: Path,
     assert written.read_text() == captured.text
     mine = lock.load("mine", tmp_path)
     assert mine == captured.lock
-    assert (mine.driver.version, mine.driver.flavour) == (lock.of_host(host, folder).driver.version, "open")
+    own = inventory.lock_of(host, path=one.inventory)
+    assert (mine.driver.version, mine.driver.flavour) == (own.driver.version, "open")
     assert (mine.base.nofile, mine.kernel.blacklist) == (1024, ("nouveau",))  # of a host that nobody provisioned

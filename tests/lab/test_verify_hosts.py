@@ -51,7 +51,7 @@ def bare_host(cards_home: None, own_lab: Path) -> LabHost:
 
 def ask(host: LabHost, *layers: str, **limits: int) -> HostVerification:
     entry = inventory.host(host.name, host.inventory)
-    lock = verify.lock_of(entry, None, host.inventory)
+    lock = inventory.lock_of(entry, None, host.inventory)
     lock = lock.model_copy(update={"base": lock.base.model_copy(update=limits)})
     found = verify.run([entry], locks={host.name: lock}, layers=layers)
     (result,) = found.hosts
@@ -104,7 +104,7 @@ def test_the_folder_and_the_daemon_are_asked_for_on_the_host(bare_host: LabHost,
 def failing(host: LabHost) -> set[str]:
     """Ids of the findings whose tests fail on the host's snapshot."""
     entry = inventory.host(host.name, host.inventory)
-    lock = verify.lock_of(entry, None, host.inventory)
+    lock = inventory.lock_of(entry, None, host.inventory)
     snapshot = remote.probe(entry)
     case = verify.Case(host=entry, lock=lock, snapshot=snapshot, today=date.today(), is_live=False)
     return set(failed(case).values())

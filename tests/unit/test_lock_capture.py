@@ -3,8 +3,8 @@
 import pytest
 
 from aerie import lock
+from aerie.capture import capture, requirements, write_new
 from aerie.errors import AerieError, UsageError
-from aerie.lock.capture import capture, requirements, write_new
 from aerie.lock.difference import Change, changes
 from aerie.lock.toml import to_toml
 from tests.snapshots import GONE, healthy, snapshot_with

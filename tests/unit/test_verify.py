@@ -231,7 +231,7 @@ def test_a_snapshot_is_of_one_host_and_a_file(tmp_path):
 
 def test_a_host_without_a_lock_is_a_usage_error():
     with pytest.raises(UsageError, match="no lock"):
-        verify.lock_of(a_host(lock=None))
+        inventory.lock_of(a_host(lock=None))
 
 
 def test_a_case_keeps_no_variable_but_those_of_the_connection():

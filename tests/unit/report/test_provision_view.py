@@ -57,6 +57,12 @@ def test_the_worst_host_gives_the_exit_code(states, asked, code):
     assert outcome(*hosts, verification=verified(asked)).exit_code == code
 
 
+def test_hosts_that_failed_are_those_that_are_not_done_and_those_that_do_not_verify():
+    ends = [ended(State.DONE, "gpu01"), ended(State.REFUSED, "gpu02"), ended(State.UNCHANGED, "gpu03")]
+    assert outcome(*ends, verification=verified(Asked.FAILED, "gpu03")).failed_hosts == ("gpu02", "gpu03")
+    assert outcome(*ends[::2], verification=verified()).failed_hosts == ()
+
+
 def test_a_failed_host_is_shown_with_its_error_and_the_command_that_tries_it_again():
     text = shown(
         views.outcome_view(outcome(ended(State.DONE, "gpu02"), ended(State.FAILED, error="apt\nbroke")), "provision")

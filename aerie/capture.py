@@ -7,12 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from aerie.errors import AerieError, UsageError
-from aerie.paths import repository, shown
-from aerie.snapshot import Package, Snapshot, Unknown
-
-from .files import SUFFIX, load
-from .model import (
+from .errors import AerieError, UsageError
+from .lock.files import SUFFIX, load
+from .lock.model import (
     SCHEMA,
     Base,
     Cuda,
@@ -28,13 +25,15 @@ from .model import (
     Storage,
     Weights,
 )
-from .repositories import of_system
-from .toml import to_toml
+from .lock.repositories import of_system
+from .lock.toml import to_toml
+from .paths import repository, shown
+from .snapshot import Package, Snapshot, Unknown
 
 __all__ = ["Captured", "capture", "of_host", "requirements", "write_new"]
 
 if TYPE_CHECKING:
-    from aerie.inventory import Host
+    from .inventory import Host
 
 T = TypeVar("T")
 # Words of the command line that are about GPUs; the rest (root=, console=) is a host's own.
@@ -84,7 +83,7 @@ def of_host(host: "Host", folder: Path, *, name: str = "", like: str = "") -> Ca
     name: of the lock, the host's unless given. like: name of a lock as `capture` takes it, the host's own unless given.
     Raises as `capture`, and as `remote.probe` for a host that cannot be read.
     """
-    from aerie import remote
+    from . import remote
 
     known = like or host.lock
     found = load(known, folder) if known else None

@@ -8,12 +8,11 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from aerie.inventory import Gpus, Waiver
-from aerie.inventory.variables import Own
-from aerie.layers import LAYERS
-
-from .files import names
-from .model import Lock
+from .inventory import Gpus, Waiver
+from .inventory.variables import Own
+from .layers import LAYERS
+from .lock.files import names
+from .lock.model import Lock
 
 __all__ = ["text"]
 
