@@ -29,6 +29,9 @@ __all__ = ["Cell", "Grid", "HostInput", "HostResult", "Listener", "PlayResult", 
 ERROR_LINES = 12
 SOCKETS = "aerie-ssh-"
 LEFT_S = 3600
+STOPPED = (
+    "stopped before its end, for more hosts failed than --max-fail-percentage lets; nothing is wrong with this one"
+)
 REBOOT = "reboot"  # the column after the layers
 
 
@@ -52,6 +55,7 @@ class _Row:
     changed: int = 0
     ended_at: float = 0.0
     reasons: tuple[str, ...] = ()
+    play: str = ""  # of the playbook, the last one that it took part in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +130,7 @@ class Grid:
         if row is None:
             return
         kind, layer = event["event"], _layer(data)
+        row.play = str(data.get("play", row.play))
         if kind == "runner_on_start":
             row.task = str(data.get("task", ""))
             if layer == REBOOT or row.cells.get(layer) is Cell.PENDING:
@@ -139,10 +144,16 @@ class Grid:
             row.is_unreachable = True
             self._failed(row, layer, data)
 
-    def finish(self) -> None:
-        """The play has ended: what still runs on a host that did not fail is ok."""
+    def finish(self, last_play: str = "") -> None:
+        """The playbook has ended: what still runs on a host that did not fail is ok.
+
+        last_play: where hosts failed, the playbook's last one; a host that never came there was stopped with them.
+        """
         for row in self.rows.values():
-            if not row.error:
+            if not row.error and last_play not in ("", row.play):
+                row.error = STOPPED
+                row.cells = {layer: Cell.PENDING if cell is Cell.RUNNING else cell for layer, cell in row.cells.items()}
+            elif not row.error:
                 self._end_running(row, "")
 
     def results(self) -> tuple[HostResult, ...]:
@@ -174,6 +185,8 @@ class Grid:
         row.ended_at = time.monotonic()
 
     def _failed(self, row: _Row, layer: str, data: Mapping[str, Any]) -> None:
+        # A host that was rebooted and did not come back in time.
+        row.has_rebooted = row.has_rebooted or (layer == REBOOT and bool((data.get("res") or {}).get("rebooted")))
         row.error = f"{data.get('task', 'a task')}: {_message(data.get('res') or {})}"
         if layer in row.cells:
             row.cells[layer] = Cell.FAILED
@@ -204,7 +217,7 @@ def play(
     """
     import ansible_runner
 
-    folder = _folder()
+    path, folder = repository() / "playbooks" / f"{playbook}.yml", _folder()
     own = folder / "inventory" / "aerie.yml"
     write_atomic(own, yaml.safe_dump(inventory_of(hosts), sort_keys=False).encode())
     grid = Grid.of(hosts)
@@ -218,7 +231,7 @@ def play(
         thread, runner = ansible_runner.run_async(
             private_data_dir=str(folder),
             project_dir=str(repository()),
-            playbook=str(repository() / "playbooks" / f"{playbook}.yml"),
+            playbook=str(path),
             inventory=[str(inventory), str(own)],
             limit=",".join(grid.rows),
             extravars=dict(variables),
@@ -237,10 +250,14 @@ def play(
     if interrupted.count:
         said = f"interrupted; the same command goes on where this one stopped. Ansible's output is in {folder}"
         raise interrupts.Interrupted(said, interrupted.exit_code)
-    grid.finish()
+    grid.finish("" if runner.rc == 0 else _last_play(path))
     listener(grid)
     _require_answers(runner, grid, folder)
     return PlayResult(id=folder.name, hosts=grid.results(), wall_s=time.monotonic() - grid.started, folder=folder)
+
+
+def _last_play(playbook: Path) -> str:
+    return str(yaml.safe_load(playbook.read_text())[-1]["name"])
 
 
 def _folder() -> Path:

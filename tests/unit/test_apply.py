@@ -96,3 +96,21 @@ def test_events_of_other_hosts_and_kinds_change_nothing():
     seen.feed({"event": "playbook_on_stats", "event_data": {}})
     seen.feed({"event": "runner_on_ok", "event_data": {"host": "elsewhere", "role": "base"}})
     assert cells(seen) == {"base": "pending"}
+
+
+def test_a_host_that_was_stopped_because_of_others_is_not_done():
+    seen = grid("base")
+    seen.feed(event("start", "base", play="Apply the layers that differ"))
+    seen.feed(event("failed", "base", host="gpu02", play="Apply the layers that differ", res={"msg": "no"}))
+    seen.finish("Leave a receipt")
+    first, second = seen.results()
+    assert (first.state, first.cells, second.state) == ("failed", {"base": Cell.PENDING}, "failed")
+    assert "--max-fail-percentage" in first.error and "no" in second.error
+
+
+def test_a_host_that_does_not_come_back_was_rebooted_all_the_same():
+    seen = grid("kernel")
+    result = {"msg": "Timed out waiting for last boot time check (timeout=10)", "rebooted": True}
+    seen.feed(event("failed", "", task_action="ansible.builtin.reboot", res=result))
+    first = seen.results()[0]
+    assert (first.state, first.has_rebooted) == ("failed", True)
