@@ -60,7 +60,7 @@ class _Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostInput:
-    """What a play is told of one host. group: hosts of one lock share it; variables lose to the inventory's own."""
+    """What a play is told of one host. group: has the group_variables, which lose to the inventory's own."""
 
     host: str
     layers: tuple[str, ...]

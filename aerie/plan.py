@@ -1,5 +1,6 @@
 """The plan of hosts: findings in order, the layers to apply, and whether and why a reboot is needed. Pure values."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
@@ -78,12 +79,14 @@ class HostPlan:
     blocked: tuple[str, ...] = ()
     judged: tuple[str, ...] = ()
     error: str = ""  # of a host without a snapshot
+    lock_sha256: str = ""  # of every value of the lock, those of the host's inventory in it
 
     def to_dict(self) -> dict[str, Any]:
         """As `plan --json` has it."""
         return {
             "host": self.host,
             "lock": self.lock,
+            "lock_sha256": self.lock_sha256,
             "state": str(self.state),
             "findings": [finding.to_dict() for finding in self.findings],
             "waived": [{**one.finding.to_dict(), "reason": one.reason, "expires": one.expires} for one in self.waived],
@@ -140,6 +143,7 @@ def host_plan(host: "Host", lock: "Lock", snapshot: Snapshot, today: date) -> Ho
     return HostPlan(
         host=host.name,
         lock=lock.name,
+        lock_sha256=hashlib.sha256(lock.model_dump_json(by_alias=True).encode()).hexdigest(),
         state=HostState.DIFFERS if any(one.severity is Severity.FATAL for one in findings) else HostState.MATCHES,
         findings=findings,
         waived=waived,

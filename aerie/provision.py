@@ -1,6 +1,7 @@
 """Plan hosts, and bring them to their locks: probe, judge, apply what differs, reboot at most once, verify."""
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -199,7 +200,9 @@ def apply(
             )
     played = {one.host: one for one in result.hosts} if result else {}
     hosts = tuple(_host_outcome(prepared, host, refused, played) for host in prepared.plan.hosts)
-    settled = [host.host for host in hosts if host.state in (State.DONE, State.UNCHANGED, State.FAILED)]
+    # A host without a lock of its own is one that could not be probed.
+    known_states = (State.DONE, State.UNCHANGED, State.FAILED)
+    settled = [host.host for host in hosts if host.state in known_states and host.host in prepared.locks]
     verification = None
     if settled:
         # A host on which nothing ran is as its snapshot says; the others are probed again.
@@ -277,7 +280,8 @@ def _input(prepared: Prepared, plan: HostPlan, *, may_reboot: bool) -> plays.Hos
     return plays.HostInput(
         host=plan.host,
         layers=plan.apply,
-        group=f"aerie_lock_{lock.name}".replace("-", "_").replace(".", "_"),
+        # Of this host alone: in its lock are the host's own variables, which are not those of others.
+        group="aerie_host_" + re.sub(r"\W", "_", plan.host),
         group_variables=locks.role_variables(lock),
         variables={
             "aerie_reboot_reasons": reasons,

@@ -60,6 +60,7 @@ class HostDocument(_Part):
 
     host: str
     lock: str
+    lock_sha256: str = Field(description="of every value of the lock for this host; empty where there is no snapshot")
     state: HostState
     findings: list[FindingDocument] = Field(description="the fatal ones first, then by layer")
     waived: list[WaivedDocument]

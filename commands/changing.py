@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from invoke import Context, Exit, task
@@ -34,7 +35,12 @@ CHANGING = {
 @task(
     auto_shortflags=False,
     iterable=["layer"],
-    help={**CHANGING, "lock": "instead of the inventory's", "layer": "only this one; may be given several times"},
+    help={
+        **CHANGING,
+        "lock": "instead of the inventory's",
+        "layer": "only this one; may be given several times",
+        "plan": "a file of plan --json: go on only where it still holds",
+    },
 )
 def provision(
     c: Context,
@@ -42,6 +48,7 @@ def provision(
     inventory: str = "",
     lock: str = "",
     layer: list[str] | None = None,
+    plan: str = "",
     yes: bool = False,
     no_input: bool = False,
     check: bool = False,
@@ -54,10 +61,13 @@ def provision(
 ) -> None:
     """Bring hosts to their locks, and verify them."""
     from aerie import provision as library
+    from aerie import saved_plan
 
     prepared = library.prepare(
         host, inventory_file=optional_path(inventory), lock=lock or None, layers=layer or (), forks=forks
     )
+    if plan:
+        saved_plan.require_same(prepared.plan, Path(plan))
     _agree(prepared.plan, inventory, check=check or c.config.run.dry, yes=yes, no_input=no_input, json=json)
     with _watching(json=json) as listener:
         how = _how(forks, serial, max_fail_percentage, allow_busy=allow_busy, no_reboot=no_reboot)

@@ -39,6 +39,8 @@ class Own(BaseModel):
     """The GPUs that it ought to have."""
     aerie_waivers: tuple[Waiver, ...] = ()
     """Findings that may stay for a time."""
+    aerie_reboot_timeout_s: int = Field(default=1800, ge=1)
+    """How long `provision` waits for the host after a reboot: servers with 8 GPUs take more than ten minutes."""
 
 
 class _NotFilledIn(Exception):

@@ -121,7 +121,8 @@ def _unprobed(host: Host, result: Result) -> Unprobed:
             "sudo",
             seen=said,
             expected="sudo without a password",
-            remedy="Give the user a line in /etc/sudoers.d, ubuntu ALL=(ALL) NOPASSWD: ALL, or set ansible_user: root.",
+            remedy=f"Give the user a line in /etc/sudoers.d, {host.user or 'USER'} ALL=(ALL) NOPASSWD: ALL, "
+            "or set ansible_user: root.",
         )
     return Unprobed(
         host,

@@ -145,16 +145,18 @@ def _remedy(finding: Finding, host: str, names: str) -> str:
 
 def _totals(plan: Plan) -> str:
     changing = len(plan.changing())
-    lost = sum(host.state in (HostState.UNREACHABLE, HostState.UNPROBED) for host in plan.hosts)
+    lost = sum(host.state is HostState.UNREACHABLE for host in plan.hosts)
+    mute = sum(host.state is HostState.UNPROBED for host in plan.hosts)
     blocked = sum(bool(host.blocked) for host in plan.hosts)
     by_hand = sum(
         not host.blocked and not host.apply and not host.reboot.needed and host.state is HostState.DIFFERS
         for host in plan.hosts
     )
-    rest = len(plan.hosts) - changing - lost - blocked - by_hand
+    rest = len(plan.hosts) - changing - lost - mute - blocked - by_hand
     parts = [f"{changing} to change", f"{rest} as they are" if rest != 1 else "1 as it is"]
     parts += [f"{blocked} blocked"] if blocked else []
     parts += [f"{by_hand} to mend by hand"] if by_hand else []
+    parts += [f"{mute} unprobed"] if mute else []
     count = f"{len(plan.hosts)} host{'s' if len(plan.hosts) > 1 else ''}"
     return f"{count}: {', '.join([*parts, f'{lost} unreachable'])}"
 

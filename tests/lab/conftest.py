@@ -59,13 +59,13 @@ def lab_host(own_lab: Path) -> lab.LabHost:
 
 
 @pytest.fixture
-def eventually() -> Callable[[str, Callable[[], bool]], None]:
-    """Wait for a condition; fails with the given words when it does not hold within 30 s."""
+def eventually() -> Callable[..., None]:
+    """Wait for a condition; fails with the given words when it does not hold within 30 s, or `within_s`."""
 
-    def wait(what: str, holds: Callable[[], bool]) -> None:
-        end = time.monotonic() + 30
+    def wait(what: str, holds: Callable[[], bool], within_s: float = 30) -> None:
+        end = time.monotonic() + within_s
         while not holds():
-            assert time.monotonic() < end, f"not within 30 s: {what}"
+            assert time.monotonic() < end, f"not within {within_s} s: {what}"
             time.sleep(0.1)
 
     return wait
