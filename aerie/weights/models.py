@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from aerie import lock as locks
+from aerie.choice import nearest
 from aerie.errors import AerieError, UsageError
 from aerie.lock import Lock, WeightsModel
 from aerie.paths import repository, shown
 from aerie.runbook.step import write_atomic
-from aerie.runbook.yamlfile import nearest
 
 from .manifest import SUFFIX, Manifest, digest, dump, parse
 from .sources import Say, read

@@ -14,10 +14,9 @@ from typing import Any
 from aerie import inventory, remote
 from aerie.errors import AerieError, UsageError
 from aerie.findings.weights import target
-from aerie.inventory import Host
+from aerie.inventory import Host, lock_of
 from aerie.lock import Lock, Weights
 from aerie.paths import repository
-from aerie.verify import lock_of
 
 from . import manifest as manifests
 from . import models, shipping
