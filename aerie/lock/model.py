@@ -237,7 +237,7 @@ class Weights(_Table):
     port: Annotated[int, Field(ge=1, le=65535)] = 8378
     """Where hosts give what they hold to each other while several are staged."""
     hub: Annotated[str, Field(pattern=r"^(https?://[^\s?#]+)?$")] = ""
-    """Address of the hub or its mirror; "" is the hub library's own, or HF_ENDPOINT of the controller."""
+    """Address of the hub or its mirror, to which tokens are sent; "" is the hub library's own, or HF_ENDPOINT."""
     token_file: Annotated[str, Field(pattern=r"^(/.+)?$")] = ""
     """File on hosts with the hub's token, of mode 0600; "" where no model needs one."""
     models: dict[ModelName, WeightsModel] = {}
