@@ -40,6 +40,7 @@ class Staging:
         self.target = Path(more.pop("target", folder / f"weights/faults@{digest(self.manifest)[:12]}"))
         self.more = {"sources": sources, "warm": "no", "backoff_s": 0.05, "stall_s": 5, **more}
         self.jobs = 0
+        self.processes: list[subprocess.Popen[str]] = []
 
     @property
     def job(self) -> Path:
@@ -58,7 +59,15 @@ class Staging:
         """The job's process. prelude: Python that runs in it first."""
         self.jobs += 1
         self.job.mkdir()
-        return self._run(["stage", str(self.spec(**changes)), str(self.job)], prelude)
+        self.processes.append(self._run(["stage", str(self.spec(**changes)), str(self.job)], prelude))
+        return self.processes[-1]
+
+    def end(self) -> None:
+        """Leave nothing running that a test which failed had started."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
 
     def stage(self, *, prelude: str = "", **changes: Any) -> dict[str, Any]:
         """Run one staging to its end; its outcome."""
@@ -160,14 +169,23 @@ def name_of(row: Mapping[str, Any]) -> str:
 def children(pid: int, word: str) -> list[int]:
     """The children of a process with this word in their arguments."""
     found = []
+    for child in _children(pid):
+        try:
+            arguments = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if any(word.encode() in one for one in arguments):
+            found.append(child)
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*"):
-        for child in (task / "children").read_text().split():
-            try:
-                arguments = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if any(word.encode() in one for one in arguments):
-                found.append(int(child))
+        try:
+            found += map(int, (task / "children").read_text().split())
+        except OSError:
+            pass  # a thread that ended meanwhile
     return found
 
 

@@ -59,16 +59,20 @@ def revision(_hub: tuple[Hub, str]) -> str:
 
 
 @pytest.fixture
-def new(hub: Hub, revision: str, tmp_path: Path) -> New:
+def new(hub: Hub, revision: str, tmp_path: Path) -> Iterator[New]:
     """A staging of the model from the hub, or as the test wants it."""
+    made: list[Staging] = []
 
     def make(**more: Any) -> Staging:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         folder.mkdir()
         sources = more.pop("sources", [hub_source(hub, revision)])
-        return Staging(folder, more.pop("files", FILES), sources, **more)
+        made.append(Staging(folder, more.pop("files", FILES), sources, **more))
+        return made[-1]
 
-    return make
+    yield make
+    for one in made:
+        one.end()
 
 
 def plain_source(hub: Hub, revision: str) -> dict[str, str]:
@@ -335,7 +339,7 @@ def test_after_a_wrong_byte_another_source_is_asked_first(hub: Hub, new: New, re
 
 
 def test_another_revision_is_refused_before_its_first_byte(hub: Hub, new: New) -> None:
-    other = hub.add(NAME, lab.hub.model(shards=3, shard_bytes=SHARD_BYTES, seed=1))
+    other = hub.add(NAME, FILES | {path: data[::-1] for path, data in FILES.items() if path in SHARDS})
     begun = len(hub.requests())
     one = new(sources=[hub_source(hub, other)])
     outcome = one.stage()
@@ -345,7 +349,7 @@ def test_another_revision_is_refused_before_its_first_byte(hub: Hub, new: New) -
 
 
 def test_another_revision_in_a_plain_folder_is_never_called_good(hub: Hub, new: New) -> None:
-    other = hub.add(NAME, lab.hub.model(shards=3, shard_bytes=SHARD_BYTES, seed=1))
+    other = hub.add(NAME, FILES | {path: data[::-1] for path, data in FILES.items() if path in SHARDS})
     one = new(sources=[plain_source(hub, other)])
     assert one.stage()["state"] == "failed"
     assert set(one.stamps()) == set(FILES) - set(SHARDS)
