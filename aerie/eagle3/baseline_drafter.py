@@ -7,20 +7,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aerie.eagle3 import specforge
-from aerie.eagle3.profile import Baseline, Drafter
+from aerie.eagle3 import specforge, staged
+from aerie.eagle3.profile import Baseline, Drafter, Staged
 from aerie.errors import AerieError
 from aerie.runbook.step import Context, Json, write_atomic
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["doc", "run"]
+__all__ = ["doc", "run", "stale"]
 
 doc = """\
-Production starts from a published drafter, and this step then only fetches it and takes the vocabulary map out of its
-weights. Here a stand-in is made. Like a published one it was not trained on this target's answers: what the fine-tuning
-adds is then visible, and how much says nothing about a real published drafter.
+Production starts from a published drafter (`baseline.staged` in the profile): this step then only brings it to the
+host, every file verified, and takes the vocabulary map out of its weights. Else a stand-in is made. Like a published
+one it was not trained on this target's answers: what the fine-tuning adds is then visible, and how much says nothing
+about a real published drafter.
 
 1. Run the target by transformers over `baseline.samples` pieces of Python's manual (`generic.jsonl`), teacher-forced,
    and keep the hidden states after the layers `drafter.aux_layers` and the last one, after its norm.
@@ -33,11 +34,30 @@ The map belongs to the drafter for good: row i of its `lm_head` means token i + 
 
 
 def run(context: Context) -> Mapping[str, Json]:
+    """Write vocab_map.pt; where nothing is staged also drafter/ and the trainer's configuration and log."""
+    baseline = Baseline.model_validate(context.values["baseline"])
+    return _published(context, baseline.staged) if baseline.staged else _trained(context, baseline)
+
+
+def stale(evidence: Mapping[str, Json]) -> str | None:
+    """A staged drafter is no longer as it was verified."""
+    return staged.why_stale(evidence)
+
+
+def _published(context: Context, chosen: Staged) -> Mapping[str, Json]:
+    import torch
+
+    found = staged.stage(context, chosen)
+    mapping = staged.vocabulary_map(Path(found["folder"]))
+    torch.save(mapping, context.out / "vocab_map.pt")
+    return {"staged": found, "vocab": {"target": len(mapping["t2d"]), "draft": len(mapping["d2t"])}}
+
+
+def _trained(context: Context, baseline: Baseline) -> Mapping[str, Json]:
     """Write drafter/ (config.json, model.safetensors), vocab_map.pt and the trainer's configuration and log."""
     drafter = Drafter.model_validate(context.values["drafter"])
-    baseline = Baseline.model_validate(context.values["baseline"])
     arithmetic = context.inputs["preflight"].evidence["arithmetic"]
-    target = context.inputs["target"].path / "model"
+    target = staged.folder(context.inputs["target"], "model")
     target_config = json.loads((target / "config.json").read_bytes())
     rows = _pick(context.inputs["target"].path / "generic.jsonl", baseline.samples)
     counts = Counter(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from aerie.eagle3 import serving
+from aerie.eagle3 import serving, staged
 from aerie.eagle3.profile import Bench, Cost, Drafter, Engine
 from aerie.engines import bench, vllm
 from aerie.engines.bench import Arm, Prompt, Record, Run
@@ -148,7 +148,7 @@ def _check_lengths(cost: Cost, drafter: Drafter) -> None:
 def _modes(context: Context, drafter: Drafter, cost: Cost) -> dict[str, vllm.Mode]:
     tokens = drafter.num_speculative_tokens
     baseline, finetuned = (
-        vllm.Drafter(path=context.inputs[step].path / "drafter", tokens=tokens)
+        vllm.Drafter(path=staged.folder(context.inputs[step], "drafter"), tokens=tokens)
         for step in ("baseline-drafter", "export")
     )
     modes: dict[str, vllm.Mode] = {BASE: None, "baseline": baseline, "finetuned": finetuned}

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aerie.eagle3 import specforge
+from aerie.eagle3 import specforge, staged
 from aerie.eagle3.profile import Drafter
 from aerie.runbook.step import Context, Json, Verdict, go, stop
 
@@ -33,20 +33,20 @@ doc = """\
 def run(context: Context) -> Mapping[str, Json]:
     """Write drafter/ (config.json, model.safetensors)."""
     drafter = Drafter.model_validate(context.values["drafter"])
-    baseline = context.inputs["baseline-drafter"].path
+    baseline = staged.folder(context.inputs["baseline-drafter"], "drafter")
     exported = context.out / "drafter"
     specforge.export(
         context.inputs["finetune"].path / "checkpoint",
-        baseline / "drafter" / "config.json",
-        baseline / "vocab_map.pt",
+        baseline / "config.json",
+        context.inputs["baseline-drafter"].path / "vocab_map.pt",
         exported,
         specforge.CPU,
         context.scratch / "export.log",
     )
-    target_config = json.loads((context.inputs["target"].path / "model" / "config.json").read_bytes())
+    target_config = json.loads((staged.folder(context.inputs["target"], "model") / "config.json").read_bytes())
     rows = [
         {"name": name, "ok": seen == expected, "seen": seen, "expected": expected}
-        for name, seen, expected in checks(exported, baseline / "drafter", target_config, drafter)
+        for name, seen, expected in checks(exported, baseline, target_config, drafter)
     ]
     return {
         "checks": rows,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aerie.eagle3 import specforge
+from aerie.eagle3 import specforge, staged
 from aerie.eagle3.parity import read_states
 from aerie.eagle3.profile import Drafter, Finetune
 from aerie.errors import AerieError
@@ -58,8 +58,8 @@ def run(context: Context) -> Mapping[str, Json]:
     drafter = Drafter.model_validate(context.values["drafter"])
     finetune = Finetune.model_validate(context.values["finetune"])
     arithmetic = context.inputs["preflight"].evidence["arithmetic"]
-    baseline = context.inputs["baseline-drafter"].path
-    target = context.inputs["target"].path / "model"
+    baseline = staged.folder(context.inputs["baseline-drafter"], "drafter")
+    target = staged.folder(context.inputs["target"], "model")
     synthesis = context.inputs["synthesize"]
     captured = synthesis.evidence["layers"]
     if captured[:-1] != drafter.aux_layers:
@@ -102,10 +102,10 @@ def run(context: Context) -> Mapping[str, Json]:
 
     plan = specforge.Plan(
         target=target,
-        drafter_config=baseline / "drafter",
-        vocab_map=baseline / "vocab_map.pt",
+        drafter_config=baseline,
+        vocab_map=context.inputs["baseline-drafter"].path / "vocab_map.pt",
         features=features,
-        start=baseline / "drafter",
+        start=baseline,
         samples=len(usable),
         epochs=finetune.epochs,
         max_steps=None,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aerie.eagle3 import staged
 from aerie.eagle3.profile import Parity
 from aerie.errors import AerieError
 from aerie.runbook.step import Context, Json, Verdict, go, stop
@@ -58,7 +59,7 @@ def run(context: Context) -> Mapping[str, Json]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    folder = context.inputs["target"].path / "model"
+    folder = staged.folder(context.inputs["target"], "model")
     references = {
         dtype: AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
         for dtype in (torch.float32, torch.bfloat16)

@@ -19,6 +19,7 @@ __all__ = [
     "Parity",
     "Profile",
     "Shape",
+    "Staged",
     "Synthesis",
     "Target",
 ]
@@ -40,9 +41,18 @@ class Shape(_Values):
     learning_rate: Rate
 
 
+class Staged(_Values):
+    """A model of a lock, brought to the host with every file verified."""
+
+    lock: Annotated[str, Field(min_length=1, description="name of a lock of inventory/locks")]
+    model: Annotated[str, Field(min_length=1, description="a model of its [weights.models]")]
+    inventory: Annotated[str, Field(description="folder whose locks/ and manifests/ go before the shipped ones")] = ""
+
+
 class Target(_Values):
     """The model to be served. shape: auto takes mla where the processor has AMX, else llama."""
 
+    staged: Annotated[Staged | None, Field(description="fetched, and nothing is trained; none: it is made here")] = None
     shape: Annotated[Literal["auto", "mla", "llama"], Field(description="auto: mla with AMX, else llama")]
     vocab_size: Annotated[int, Field(ge=512, le=65_536, description="tokens of the byte-level BPE tokenizer")]
     sequence: Annotated[int, Field(ge=64, le=1024, description="tokens")]
@@ -79,6 +89,7 @@ class Drafter(_Values):
 class Baseline(_Values):
     """The brief training on generic text that stands in for a published drafter."""
 
+    staged: Annotated[Staged | None, Field(description="a published drafter; none: the stand-in is trained")] = None
     samples: Count
     steps: Count
     batch: Count

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import distributions
 from pathlib import Path
 
+from aerie.eagle3 import staged
 from aerie.eagle3.profile import Engine
 from aerie.engines import vllm
 from aerie.engines.bench import Prompt
@@ -35,7 +36,7 @@ def servers(context: Context, engine: Engine, modes: Mapping[str, vllm.Mode]) ->
     """Servers of the target, one for each mode, all ready; their logs become artifacts (logs/<name>.log)."""
     logs = context.out / "logs"
     logs.mkdir()
-    model = context.inputs["target"].path / "model"
+    model = staged.folder(context.inputs["target"], "model")
     dtype = context.inputs["preflight"].evidence["arithmetic"]["dtype"]
     launches = {
         name: vllm.launch(python=_python(context), model=model, engine=engine, mode=mode, dtype=dtype)

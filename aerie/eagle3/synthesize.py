@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aerie.eagle3 import serving
+from aerie.eagle3 import serving, staged
 from aerie.eagle3.profile import Drafter, Engine, Synthesis
 from aerie.engines import vllm
 from aerie.engines.bench import Prompt
@@ -64,10 +64,10 @@ def run(context: Context) -> Mapping[str, Json]:
     """Serve with capture, generate, check every file, keep it beside its sample."""
     engine, drafter = Engine(**context.values["engine"]), Drafter(**context.values["drafter"])
     values = Synthesis(**context.values["synthesis"])
-    target = context.inputs["target"].path
-    asked = serving.read_prompts(target / "prompts.train.jsonl", values.prompts)
+    target = context.inputs["target"]
+    asked = serving.read_prompts(target.path / "prompts.train.jsonl", values.prompts)
     prompts = unique(asked)
-    config = json.loads((target / "model" / "config.json").read_text())
+    config = json.loads((staged.folder(target, "model") / "config.json").read_text())
     layers = (*drafter.aux_layers, config["num_hidden_layers"])
     captured = context.scratch / "captured"
     captured.mkdir()

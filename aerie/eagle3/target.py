@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aerie.eagle3 import corpus
-from aerie.eagle3.profile import Corpus, Shape, Target
+from aerie.eagle3 import corpus, rows, staged
+from aerie.eagle3.profile import Corpus, Shape, Staged, Target
 from aerie.errors import AerieError
 from aerie.runbook.step import Context, Json, write_atomic
 
@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
     from transformers.modeling_utils import PreTrainedModel
 
-__all__ = ["doc", "run"]
+__all__ = ["doc", "run", "stale"]
 
 doc = """\
-Production has its target: a repository at a pinned revision. Here it is made, from text that every Python ships.
+Production has its target, a model of the lock (`target.staged` in the profile): this step then brings it to the host,
+every file verified against the manifest, and renders the prompts with its own chat template. `./invoke stage` does the
+same by hand. Else a target is made, from text that every Python ships.
 
 1. Collect questions about documented names of the standard library with their docstrings (`aerie/eagle3/corpus.py`).
    Keep `corpus.held_out` names apart by hash: neither such a name nor its text may occur in what is trained on,
@@ -53,24 +55,62 @@ _STABLE_SHARE = 0.4  # of the steps at the full learning rate before it falls li
 
 
 def run(context: Context) -> Mapping[str, Json]:
-    """Write model/, prompts.train.jsonl, prompts.held.jsonl and generic.jsonl."""
+    """Write prompts.train.jsonl, prompts.held.jsonl and generic.jsonl; where nothing is staged also model/."""
     target = Target.model_validate(context.values["target"])
     limits = Corpus.model_validate(context.values["corpus"])
-    host = context.inputs["preflight"].evidence
-    shape = host["shape"]
     train, held = corpus.split(corpus.pairs(limits.max_response_chars), limits.held_out)
     manual = corpus.manual(_GENERIC_CHARS, without=[pair.name for pair in held])
     generic = [(f"Quote the manual on {piece.name}.", piece.text) for piece in manual]
+    if target.staged:
+        tokenizer, evidence = _staged(context, target.staged)
+    else:
+        tokenizer, evidence = _made(context, target, train, generic)
+    train_prompts = rows.prompts(tokenizer, train)
+    held_prompts = rows.prompts(tokenizer, held)
+    _write_rows(context.out / "prompts.train.jsonl", train_prompts)
+    _write_rows(context.out / "prompts.held.jsonl", held_prompts)
+    _write_rows(context.out / "generic.jsonl", rows.teacher_forced(tokenizer, generic))
+    return {
+        **evidence,
+        "shape": dict(context.inputs["preflight"].evidence["shape"]),
+        "vocab_size": len(tokenizer),
+        "train_prompts": len(train_prompts),
+        "held_prompts": len(held_prompts),
+    }
 
+
+def stale(evidence: Mapping[str, Json]) -> str | None:
+    """A staged target is no longer as it was verified."""
+    return staged.why_stale(evidence)
+
+
+def _staged(context: Context, chosen: Staged) -> "tuple[PreTrainedTokenizerFast, dict[str, Json]]":
+    from transformers import AutoTokenizer
+
+    found = staged.stage(context, chosen)
+    folder = Path(found["folder"])
+    config = json.loads((folder / "config.json").read_bytes())
+    text = config.get("text_config", config)  # of models that also see, which Kimi-K2.5 does
+    size = {"layers": text["num_hidden_layers"], "hidden_size": text["hidden_size"]}
+    return AutoTokenizer.from_pretrained(folder), {"staged": found, **size}
+
+
+def _made(
+    context: Context, target: Target, train: Sequence[corpus.Pair], generic: Sequence[tuple[str, str]]
+) -> "tuple[PreTrainedTokenizerFast, dict[str, Json]]":
+    """Train and save model/."""
     import torch
 
+    host = context.inputs["preflight"].evidence
+    shape = host["shape"]
     torch.manual_seed(target.seed)
     torch.set_num_threads(target.threads or os.cpu_count() or 1)
-    exchanges = [(corpus.ask(pair.name, 0), pair.text) for pair in train] + generic
+    exchanges = [(corpus.ask(pair.name, 0), pair.text) for pair in train]
+    exchanges += generic
     tokenizer = build_tokenizer((f"{prompt}\n{answer}" for prompt, answer in exchanges), target.vocab_size)
     model = build_model(shape["name"], target)
     ways = [
-        tokenize(tokenizer, [(corpus.ask(pair.name, template), pair.text) for pair in train])
+        rows.tokenize(tokenizer, [(corpus.ask(pair.name, template), pair.text) for pair in train])
         for template in range(len(corpus.TEMPLATES))
     ]
     started = time.monotonic()
@@ -83,14 +123,8 @@ def run(context: Context) -> Mapping[str, Json]:
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     _write_index(folder)
-    train_prompts = _prompts(tokenizer, train)
-    held_prompts = _prompts(tokenizer, held)
-    _write_rows(context.out / "prompts.train.jsonl", train_prompts)
-    _write_rows(context.out / "prompts.held.jsonl", held_prompts)
-    _write_rows(context.out / "generic.jsonl", _teacher_forced(tokenizer, generic))
     every = math.ceil(len(losses) / 200)
-    return {
-        "shape": dict(shape),
+    return tokenizer, {
         "arithmetic": dict(host["arithmetic"]),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "steps": len(losses),
@@ -99,11 +133,8 @@ def run(context: Context) -> Mapping[str, Json]:
         "loss": [[index + 1, loss] for index, loss in enumerate(losses) if (index + 1) % every == 0],
         "loss_first": losses[0],
         "loss_last": sum(losses[-20:]) / len(losses[-20:]),  # one batch is off by 0.3 either way
-        "vocab_size": len(tokenizer),
         "layers": model.config.num_hidden_layers,
         "hidden_size": model.config.hidden_size,
-        "train_prompts": len(train_prompts),
-        "held_prompts": len(held_prompts),
     }
 
 
@@ -205,18 +236,6 @@ def build_model(shape: str, target: Target) -> "PreTrainedModel":
     # A loop over the 4 experts: 0.33 s a step of 1024 tokens on 2 cores; grouped_mm 0.37 s, batched_mm 6 s.
     model.set_experts_implementation("eager")
     return model
-
-
-def tokenize(tokenizer: "PreTrainedTokenizerFast", exchanges: Iterable[tuple[str, str | None]]) -> list[list[int]]:
-    """Token ids of (prompt, answer) as the chat template renders them; without an answer they end where it starts."""
-    texts = []
-    for prompt, answer in exchanges:
-        messages = [{"role": "user", "content": prompt}]
-        if answer is not None:
-            messages.append({"role": "assistant", "content": answer})
-        texts.append(tokenizer.apply_chat_template(messages, add_generation_prompt=answer is None, tokenize=False))
-    # One call for all: 15,000 single ones take 10 s, mostly outside of the tokenizer.
-    return list(tokenizer(texts, add_special_tokens=False)["input_ids"])
 
 
 def _size(target: Target, shape: str) -> Shape:
@@ -326,10 +345,10 @@ def _batches(ways: Sequence[Sequence[list[int]]], target: Target) -> Iterator[li
     turn = 0
     while True:
         shuffled.shuffle(order)
-        rows = [ways[(index + turn) % len(ways)][index][: target.sequence] for index in order]
-        rows.sort(key=len)  # stable: rows of one length stay shuffled
+        exchanges = [ways[(index + turn) % len(ways)][index][: target.sequence] for index in order]
+        exchanges.sort(key=len)  # stable: those of one length stay shuffled
         batches: list[list[list[int]]] = [[]]
-        for row in rows:
+        for row in exchanges:
             if (len(batches[-1]) + 1) * len(row) > budget:
                 batches.append([])
             batches[-1].append(row)
@@ -340,25 +359,8 @@ def _batches(ways: Sequence[Sequence[list[int]]], target: Target) -> Iterator[li
         turn += 1
 
 
-def _prompts(tokenizer: "PreTrainedTokenizerFast", pairs: Sequence[corpus.Pair]) -> list[Json]:
-    prompts = [corpus.ask(pair.name, index) for index, pair in enumerate(pairs)]
-    ids = tokenize(tokenizer, [(prompt, None) for prompt in prompts])
-    return [
-        {"id": pair.name, "prompt": prompt, "input_ids": tokens}
-        for pair, prompt, tokens in zip(pairs, prompts, ids, strict=True)
-    ]
-
-
-def _teacher_forced(tokenizer: "PreTrainedTokenizerFast", exchanges: Iterable[tuple[str, str]]) -> list[Json]:
-    rows = []
-    for ids in tokenize(tokenizer, exchanges):
-        prompt_tokens = ids.index(_SPECIAL.index("<|assistant|>")) + 1
-        rows.append({"input_ids": ids, "loss_mask": [0] * prompt_tokens + [1] * (len(ids) - prompt_tokens)})
-    return rows
-
-
-def _write_rows(path: Path, rows: Iterable[Json]) -> None:
-    write_atomic(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
+def _write_rows(path: Path, written: Iterable[Json]) -> None:
+    write_atomic(path, "".join(json.dumps(row) + "\n" for row in written).encode())
 
 
 def _write_index(folder: Path) -> None:
