@@ -4,11 +4,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from aerie.snapshot import StagedModel
+from aerie.weights.document import target
 
 from .case import Case, known
 from .model import Finding, Severity
 
-__all__ = ["judge", "target"]
+__all__ = ["judge"]
 
 SHOWN = 4
 
@@ -22,11 +23,6 @@ class _Model:
     is_required: bool
     there: StagedModel | None
     other: StagedModel | None
-
-
-def target(path: str, model: str, manifest_sha256: str) -> str:
-    """The folder on a host of the model by this manifest. path: the lock's [weights] path."""
-    return f"{path.rstrip('/')}/{model}@{manifest_sha256[:12]}"
 
 
 def judge(case: Case) -> Iterator[Finding]:

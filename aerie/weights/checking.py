@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from aerie.errors import AerieError
-from aerie.findings.weights import target
+from aerie.weights.document import target
 
 from . import shipping
 

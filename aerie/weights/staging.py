@@ -1,7 +1,6 @@
 """What staging a model on hosts would do: one question to each host, nothing changed."""
 
 import json
-import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,13 +12,13 @@ from typing import Any
 
 from aerie import inventory, remote
 from aerie.errors import AerieError, UsageError
-from aerie.findings.weights import target
 from aerie.inventory import Host, lock_of
 from aerie.lock import Lock, Weights
 from aerie.paths import repository
 
 from . import manifest as manifests
 from . import models, shipping
+from .document import document, target
 from .manifest import Manifest
 
 __all__ = ["SCHEMA", "HostPlan", "HostState", "Look", "Options", "Prepared", "Problem", "StagePlan", "prepare"]
@@ -198,21 +197,17 @@ class Prepared:
         """The staging of one host as its job is told. among: all that take part and serve what they have."""
         others = [name for name in among if name != host and name in self.addresses]
         folder = self.target.rsplit("/", 1)[1]
-        document = {
-            "schema": "aerie.staging/1",
-            "model": self.manifest.model,
-            "target": self.target,
-            "manifest": manifests.to_dict(self.manifest),
-            "sources": [_origin(self.weights, self.manifest.model)],
-            "peers": [{"name": name, "url": self._url(name, folder)} for name in others],
-            "position": ([*among, host]).index(host),
-            "may_use_origin": may_use_origin,
-            "parallel": self.weights.parallel,
-            "warm": "auto" if self.options.warm else "no",
-            "sweep_partials": self.options.sweep_partials,
-            "deep": self.options.deep,
-        }
-        return json.dumps(document).encode()
+        told = document(
+            self.weights,
+            self.manifest,
+            peers=[{"name": name, "url": self._url(name, folder)} for name in others],
+            position=[*among, host].index(host),
+            may_use_origin=may_use_origin,
+            warm="auto" if self.options.warm else "no",
+            sweep_partials=self.options.sweep_partials,
+            deep=self.options.deep,
+        )
+        return json.dumps(told).encode()
 
     def _url(self, name: str, folder: str) -> str:
         address = self.addresses[name]
@@ -315,23 +310,6 @@ def _lock(hosts: Iterable[Host], model: str, path: Path) -> Lock:
             f"manifest of {model}", seen=seen, expected="one for all", remedy="Stage hosts of one lock at a time."
         )
     return next(iter(locks.values()))
-
-
-def _origin(weights: Weights, model: str) -> dict[str, str]:
-    """Where the files come from, as hosts are told."""
-    chosen = weights.models[model]
-    location = chosen.location.rstrip("/") + "/"
-    if chosen.source == "hub":
-        hub = weights.hub or os.environ.get("HF_ENDPOINT") or _library_hub()
-        url = f"{hub.rstrip('/')}/{location}resolve/{chosen.revision}/"
-        return {"kind": "hub", "url": url, "token_file": weights.token_file}
-    return {"kind": "folder" if chosen.source == "folder" else "http", "url": location}
-
-
-def _library_hub() -> str:
-    from huggingface_hub import constants
-
-    return str(constants.ENDPOINT)
 
 
 def _addresses(hosts: Iterable[Host]) -> dict[str, str]:

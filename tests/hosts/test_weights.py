@@ -2,10 +2,10 @@
 
 import pytest
 
-from aerie.findings.weights import target
 from aerie.lock import Lock
 from aerie.snapshot import Snapshot, StagedModel
 from aerie.verify import Case
+from aerie.weights.document import target
 from tests.hosts.reading import known
 
 
