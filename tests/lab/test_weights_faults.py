@@ -15,6 +15,7 @@ import pytest
 from staging import NAME, Staging, children, ended, gets, hub_source, kill, name_of, until
 
 import lab.hub
+from aerie.weights.onhost import hash_file
 from lab.hub import MEMBER, STRANGER, Hub
 
 pytestmark = pytest.mark.lab
@@ -84,8 +85,17 @@ def downloading(one: Staging, path: str, at_least: int = 1) -> Callable[[], bool
     return lambda: one.part(path).exists() and one.part(path).stat().st_size >= at_least
 
 
-def hashing(pid: int, word: str = "hash_file") -> Callable[[], list[int]]:
-    return lambda: children(pid, word)
+def slow_to_hash(folder: Path, path: str) -> str:
+    """A prelude: the first process that hashes this file takes a minute, which gives a test time to find it."""
+    script = folder / "slow_hash.py"
+    script.write_text(
+        "import os, runpy, sys, time\n"
+        f"if {path!r} in sys.argv[3] and not os.path.exists({str(folder / 'slow')!r}):\n"
+        f"    open({str(folder / 'slow')!r}, 'x').close()\n"
+        "    time.sleep(60)\n"
+        f"runpy.run_path({hash_file.__file__!r}, run_name='__main__')\n"
+    )
+    return f"from aerie.weights.onhost import hash_file; hash_file.__file__ = {str(script)!r}"
 
 
 # The good case
@@ -136,7 +146,7 @@ def test_a_plan_tells_what_is_missing_and_changes_nothing(new: New) -> None:
 
 
 def test_a_partial_file_survives_kill_9_of_the_staging_and_is_continued(hub: Hub, new: New) -> None:
-    hub.fault("slow", FIRST, rate_bytes_s=4_000_000)
+    hub.fault("slow", FIRST, rate_bytes_s=1_500_000)
     one = new()
     process = one.start()
     until("a part", downloading(one, FIRST, 1_000_000))
@@ -152,7 +162,7 @@ def test_a_partial_file_survives_kill_9_of_the_staging_and_is_continued(hub: Hub
 
 
 def test_a_killed_downloader_costs_a_retry_that_continues(hub: Hub, new: New) -> None:
-    hub.fault("slow", FIRST, rate_bytes_s=4_000_000, times=1)
+    hub.fault("slow", FIRST, rate_bytes_s=1_500_000, times=1)
     one = new(parallel=1)
     process = one.start()
     until("a part", downloading(one, FIRST, 1_000_000))
@@ -176,8 +186,10 @@ def test_no_downloader_outlives_a_killed_staging(hub: Hub, new: New) -> None:
 def test_a_killed_hasher_hashes_again_and_fetches_nothing_again(hub: Hub, new: New) -> None:
     begun = len(hub.requests())
     one = new()
-    process = one.start()
-    kill(until("a hasher", hashing(process.pid))[0])
+    process = one.start(prelude=slow_to_hash(one.folder, FIRST))
+    until("a hasher at work", (one.folder / "slow").exists)
+    (hasher,) = (pid for pid in children(process.pid, FIRST) if pid in children(process.pid, "slow_hash"))
+    kill(hasher)
     ended(process)
     assert one.outcome()["state"] == "done" and one.outcome()["retries"] == 0
     one.assert_whole()
@@ -185,10 +197,12 @@ def test_a_killed_hasher_hashes_again_and_fetches_nothing_again(hub: Hub, new: N
 
 
 def test_a_staging_killed_while_it_hashes_fetches_nothing_again(hub: Hub, new: New) -> None:
-    one = new(parallel=1)
-    process = one.start()
-    until("the hasher of a shard", hashing(process.pid, FIRST))
+    one = new()
+    process = one.start(prelude=slow_to_hash(one.folder, FIRST))
+    until("a hasher at work", (one.folder / "slow").exists)
+    hashers = children(process.pid, "slow_hash")
     kill_9(process)
+    until("they are gone", lambda: not any(Path(f"/proc/{pid}").exists() for pid in hashers))
     one.assert_honest()
     begun = len(hub.requests())
     assert one.stage()["state"] == "done"
@@ -228,7 +242,7 @@ def test_killed_at_ten_moments_nothing_wrong_has_a_stamp_and_the_work_goes_on(hu
 
 
 def test_asked_to_stop_a_staging_says_so_and_keeps_its_parts(hub: Hub, new: New) -> None:
-    hub.fault("slow", FIRST, rate_bytes_s=2_000_000)
+    hub.fault("slow", FIRST, rate_bytes_s=1_500_000)
     one = new()
     process = one.start()
     until("a part", downloading(one, FIRST, 100_000))
@@ -379,7 +393,7 @@ def test_a_gate_is_met_before_the_first_byte(hub: Hub, new: New, tmp_path: Path,
 
 def test_a_token_opens_the_gate_and_goes_nowhere_else(hub: Hub, new: New, tmp_path: Path) -> None:
     one = new(sources=[gated(hub, tmp_path, MEMBER)])
-    hub.fault("slow", FIRST, rate_bytes_s=3_000_000, times=1)
+    hub.fault("slow", FIRST, rate_bytes_s=1_500_000, times=1)
     begun = len(hub.requests())
     process = one.start()
     until("a downloader", downloading(one, FIRST))
@@ -497,7 +511,7 @@ def test_a_file_that_comes_shortened_is_fetched_again(hub: Hub, new: New) -> Non
 
 
 def test_a_hub_that_is_down_is_waited_for(hub: Hub, new: New) -> None:
-    hub.fault("slow", FIRST, rate_bytes_s=2_000_000, times=1)
+    hub.fault("slow", FIRST, rate_bytes_s=1_500_000, times=1)
     one = new(tries=100)
     process = one.start()
     until("a part", downloading(one, FIRST, 500_000))
@@ -537,7 +551,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_disk_that_fills_in_mid_shard_ends_the_staging_and_room_lets_it_go_on(
     hub: Hub, new: New, small_disk: Path
 ) -> None:
-    hub.fault("slow", FIRST, rate_bytes_s=3_000_000)
+    hub.fault("slow", FIRST, rate_bytes_s=1_500_000)
     one = new(target=str(small_disk / "model@1"), parallel=1)
     process = one.start()
     until("a part", downloading(one, FIRST, 500_000))
@@ -602,12 +616,14 @@ def test_parts_on_another_file_system_are_refused(new: New, own_tmpfs: Path) -> 
 
 
 def test_a_second_staging_of_the_same_model_says_who_holds_it(hub: Hub, new: New, tmp_path: Path) -> None:
-    hub.fault("slow", FIRST, rate_bytes_s=3_000_000)
+    hub.fault("slow", FIRST, rate_bytes_s=1_500_000)
     one = new()
     process = one.start()
     until("a part", downloading(one, FIRST))
+    process.send_signal(signal.SIGSTOP)
     second = new(target=str(one.target))
     error = second.stage()["error"]
+    process.send_signal(signal.SIGCONT)
     assert f"process {process.pid} since" in error["seen"]
     ended(process)
     assert one.outcome()["state"] == "done"
