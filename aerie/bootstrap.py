@@ -1,19 +1,16 @@
 """Makes the controller's `.venv` from hash-locked requirements, then becomes Invoke in it.
 
-Standard library only: it runs before anything is installed, by whichever Python the launcher found.
+Standard library only: it runs before anything is installed, by whichever Python the launcher found. What only the
+making needs is imported there: every start passes here, and most make nothing.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
-import shutil
 import signal
-import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,7 +104,19 @@ def main() -> None:
         sys.stderr.write(f"{line}aerie: interrupted; the next start makes the environment anew\n")
         sys.exit(130)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if Path(sys.executable) == python:  # started by the launcher in the environment that it now turned out to be whole
+        _become_invoke(root)
     os.execv(python, [str(python), str(root / ".venv" / "bin" / "invoke"), *sys.argv[1:]])
+
+
+def _become_invoke(root: Path) -> None:
+    """What the script .venv/bin/invoke does, without starting another Python."""
+    sys.path.insert(0, str(root))
+    sys.argv[0] = str(root / ".venv" / "bin" / "invoke")
+    from aerie.program import main as invoke
+
+    invoke()
+    sys.exit()
 
 
 def _wanted(requirements: Path) -> dict[str, str]:
@@ -132,6 +141,8 @@ def _write_stamp(stamp: Path, requirements: Path) -> None:
 @contextlib.contextmanager
 def _lock(root: Path) -> Iterator[int]:
     """Hold the right to change `root`/.venv; says so when it has to wait."""
+    import fcntl
+
     with open(root / ".venv.lock", "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -142,6 +153,9 @@ def _lock(root: Path) -> Iterator[int]:
 
 
 def _make(venv: Path, requirements: Path, lock: int) -> None:
+    import shutil
+    import subprocess
+
     if venv.exists():
         shutil.rmtree(venv)
     # The base interpreter, since this one may be the environment that was just removed.
@@ -167,6 +181,9 @@ def _install(venv: Path, requirements: Path, lock: int, progress: _Progress) -> 
 
 def _run(argv: list[str], lock: int, progress: _Progress) -> None:
     """Run `argv`, counting pip's packages; raises SetupFailed with its last lines."""
+    import subprocess
+    from collections import deque
+
     tail: deque[str] = deque(maxlen=TAIL_LINES)
     count = 0
     # The child holds the lock too: should this process be killed outright, the next start waits for the

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from .fieldtexts import field_texts
 from .inventory import Gpus, Waiver
 from .inventory.variables import Own
 from .layers import LAYERS
@@ -67,16 +68,17 @@ def _section(title: str, model: type[BaseModel], doc: str | None, level: int = 2
 
 
 def _table(model: type[BaseModel]) -> Iterator[str]:
+    texts = field_texts(model)
     rows = [
-        f"| `{info.alias or name}` | {_words(info.annotation)} | {_default(info)} | {_cell(info.description)} |"
+        f"| `{info.alias or name}` | {_words(info.annotation)} | {_default(info)} | {_cell(texts[name])} |"
         for name, info in model.model_fields.items()
-        if info.description
+        if name in texts
     ]
     yield "\n".join(["| key | type | default | meaning |", "|---|---|---|---|", *rows]) + "\n"
 
 
-def _cell(words: str | None) -> str:
-    return " ".join((words or "").split()).replace("|", "\\|")
+def _cell(words: str) -> str:
+    return " ".join(words.split()).replace("|", "\\|")
 
 
 def _default(info: FieldInfo) -> str:

@@ -17,6 +17,9 @@ import sys
 import traceback
 from typing import TYPE_CHECKING, NoReturn
 
+from . import lean  # noqa: F401  before Invoke
+
+# isort: split
 from invoke import Collection, Exit, Failure, ParseError, UnexpectedExit
 from invoke import Program as InvokeProgram
 

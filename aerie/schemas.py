@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from .choice import unknown_name
+from .fieldtexts import add_to_schema
 from .findings import Fix, Severity
 from .lock import Lock
 from .plan import HostState
@@ -124,4 +125,6 @@ def json_schema(name: str) -> dict[str, Any]:
     if name not in NAMES:
         raise unknown_name("schema", name, NAMES)
     made = TypeAdapter(NAMES[name]).json_schema(by_alias=True)
+    if name == "lock":
+        add_to_schema(made, Lock)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}

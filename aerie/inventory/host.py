@@ -13,7 +13,7 @@ __all__ = ["Gpus", "Host", "Waiver", "require_local"]
 
 
 class _Variable(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def _bus_id(text: str) -> str:

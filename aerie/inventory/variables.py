@@ -31,7 +31,7 @@ CONNECTION = ("ansible_connection", "ansible_host", "ansible_port", "ansible_use
 class Own(BaseModel):
     """Variables of a host that no role reads."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
     aerie_lock: str | None = Field(default=None, min_length=1)
     """The lock that the host must match."""

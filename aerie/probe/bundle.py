@@ -1,15 +1,21 @@
 """The probe as one script for a bare `python3 -I -S -`: made on the controller, never sent itself."""
 
-import ast
 import base64
+import hashlib
+import importlib.util
 import itertools
 import json
 import re
 import zlib
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pynvml
+from aerie.paths import cache_dir
+from aerie.runbook.step import write_atomic
+
+if TYPE_CHECKING:
+    import ast
 
 __all__ = ["script", "trimmed"]
 
@@ -41,16 +47,42 @@ main()
 
 @cache
 def script() -> bytes:
-    """The script, some 40 kB. It takes PATH and the session's limits as arguments and prints one JSON document."""
+    """The script, some 40 kB. It takes PATH and the session's limits as arguments and prints one JSON document.
+
+    Trimming pynvml takes a fifth of a second, so the script is kept in the user's cache, by the hash of its sources.
+    """
     files = {
         f"aerie.probe.{path.stem}": path for path in FOLDER.glob("*.py") if path.stem not in ("__init__", "bundle")
     }
     # Types are for readers: nothing evaluates them there, and importing `typing` takes 5 ms.
     sources = {name: TYPING.sub("", path.read_text()) for name, path in sorted(files.items())}
     sources |= {"aerie": "", "aerie.probe": (FOLDER / "__init__.py").read_text()}
-    sources["pynvml"] = trimmed(Path(pynvml.__file__).read_text(), set(NVML_NAME.findall(sources["aerie.probe.nvml"])))
+    library = _pynvml()
+    kept = cache_dir() / "probe" / f"{_digest(json.dumps(sources), library, Path(__file__).read_text())}.py"
+    try:
+        return kept.read_bytes()
+    except OSError:
+        pass  # not made yet, or no home to keep it in
+    sources["pynvml"] = trimmed(library, set(NVML_NAME.findall(sources["aerie.probe.nvml"])))
     packed = base64.b64encode(zlib.compress(json.dumps(sources).encode(), 9)).decode()
-    return LOADER.replace("{sources}", packed).encode()
+    made = LOADER.replace("{sources}", packed).encode()
+    try:
+        kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomic(kept, made)
+    except OSError:
+        pass
+    return made
+
+
+def _pynvml() -> str:
+    # Read, not imported: importing it takes 50 ms, and nothing here runs it.
+    found = importlib.util.find_spec("pynvml")
+    assert found is not None and found.origin is not None, "pynvml is in requirements/controller.txt"
+    return Path(found.origin).read_text()
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
 
 def trimmed(source: str, wanted: set[str]) -> str:
@@ -58,6 +90,8 @@ def trimmed(source: str, wanted: set[str]) -> str:
 
     The host compiles it at every probe: 0.15 s for the whole of pynvml, a tenth of that for the part in use.
     """
+    import ast
+
     statements = ast.parse(source).body
     defined = {name: number for number, statement in enumerate(statements) for name in _defines(statement)}
     # Imports and calls are kept: one makes an exception's class of every NVML_ERROR_… that the module has.
@@ -72,7 +106,9 @@ def trimmed(source: str, wanted: set[str]) -> str:
     return licence + ast.unparse(ast.Module(body=[statements[number] for number in sorted(kept)], type_ignores=[]))
 
 
-def _defines(statement: ast.stmt) -> list[str]:
+def _defines(statement: "ast.stmt") -> list[str]:
+    import ast
+
     if isinstance(statement, ast.FunctionDef | ast.ClassDef):
         return [statement.name]
     if isinstance(statement, ast.Assign):
@@ -80,5 +116,7 @@ def _defines(statement: ast.stmt) -> list[str]:
     return []
 
 
-def _uses(statement: ast.stmt) -> set[str]:
+def _uses(statement: "ast.stmt") -> set[str]:
+    import ast
+
     return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}

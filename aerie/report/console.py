@@ -3,7 +3,7 @@
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -11,10 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from aerie.report.words import duration, number, size, spread
-from aerie.runbook.plan import Plan
-from aerie.runbook.runner import RunResult
-from aerie.runbook.state import RunSummary
-from aerie.runbook.step import Json
+
+if TYPE_CHECKING:  # a plan of hosts is shown without the runbooks' journal and runner
+    from aerie.runbook.plan import Plan
+    from aerie.runbook.runner import RunResult
+    from aerie.runbook.state import RunSummary
+    from aerie.runbook.step import Json
 
 __all__ = ["STYLES", "open_console", "plan_view", "report_view", "result_view", "runs_view"]
 
@@ -68,7 +70,7 @@ def open_console(stream: IO[str], environ: Mapping[str, str]) -> Console:
     )
 
 
-def plan_view(plan: Plan) -> RenderableType:
+def plan_view(plan: "Plan") -> RenderableType:
     """Totals, one line a step with the reason, totals again."""
     counts = {action: sum(step.action == action for step in plan.steps) for action in PLAN_WORDS}
     totals = ", ".join(f"{count} {PLAN_WORDS[action]}" for action, count in counts.items() if count)
@@ -88,7 +90,7 @@ def plan_view(plan: Plan) -> RenderableType:
     return Group(head, table, Text(last, style="bold"))
 
 
-def runs_view(runs: Sequence[RunSummary]) -> RenderableType:
+def runs_view(runs: "Sequence[RunSummary]") -> RenderableType:
     """Every run with its state, times local and the zone named once; below, what holds those that are not done."""
     if not runs:
         return Text("no runs yet; next: ./invoke runbook eagle3")
@@ -108,7 +110,7 @@ def runs_view(runs: Sequence[RunSummary]) -> RenderableType:
     return Group(table, *lines)
 
 
-def report_view(summary: Mapping[str, Json], paths: Iterable[object] = ()) -> RenderableType:
+def report_view(summary: "Mapping[str, Json]", paths: Iterable[object] = ()) -> RenderableType:
     """The end of a run on one screen: numbers, decision, what is open, where the files are."""
     parts: list[RenderableType] = [Text(_head(summary), style="bold"), _arms(summary), _checks(summary)]
     decision = summary["decision"]
@@ -124,7 +126,7 @@ def report_view(summary: Mapping[str, Json], paths: Iterable[object] = ()) -> Re
     return Group(*parts)
 
 
-def result_view(result: RunResult) -> RenderableType:
+def result_view(result: "RunResult") -> RenderableType:
     """How a run ended for now; the last line is the next command."""
     what = "nothing to do, every result holds" if result.is_unchanged else (
         f"{len(result.ran)} ran, {len(result.reused)} reused, {duration(result.seconds)}"
@@ -136,14 +138,14 @@ def result_view(result: RunResult) -> RenderableType:
     return Group(*lines)
 
 
-def _head(summary: Mapping[str, Json]) -> str:
+def _head(summary: "Mapping[str, Json]") -> str:
     engine = summary["engine"]
     by = f" · {engine['name']} {engine['version']}" if engine else ""
     took = f" · {duration(summary['wall_s'])}" if summary["wall_s"] is not None else ""
     return f"{summary['run']} · {summary['runbook']} · profile {summary['profile'] or '–'}{by}{took}"
 
 
-def _arms(summary: Mapping[str, Json]) -> Table:
+def _arms(summary: "Mapping[str, Json]") -> Table:
     table = _table("arm", *((name, "right") for name in ("tok/s c1", "tok/s c8", "τ", "rate", "S measured", "S = τ/R")))
     speed = summary["speedup"]
     rows: dict[str, tuple[Json, Json]] = {"no drafter": (summary["baseline"], {})}
@@ -163,7 +165,7 @@ def _arms(summary: Mapping[str, Json]) -> Table:
     return table
 
 
-def _checks(summary: Mapping[str, Json]) -> Table:
+def _checks(summary: "Mapping[str, Json]") -> Table:
     table = Table.grid(padding=(0, 2))
     speed, parity, lossless, diagnosis = (summary[key] for key in ("speedup", "parity", "lossless", "diagnosis"))
     if speed:
