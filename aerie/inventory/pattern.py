@@ -1,7 +1,8 @@
 """Which hosts a pattern means: Ansible's patterns, ranges of names, and @failed."""
 
+import contextlib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from aerie.choice import nearest
@@ -10,8 +11,8 @@ from aerie.paths import repository
 
 from .failed import failed
 from .host import Host
-from .source import Inventory, open_inventory, quiet
-from .variables import read_hosts
+from .kept import KeptInventory, NotKept, keep, kept
+from .source import Inventory, absolute, open_inventory
 
 __all__ = ["folder", "host", "hosts", "select"]
 
@@ -26,25 +27,23 @@ def select(pattern: str, path: Path | None = None) -> tuple[Host, ...]:
     (To Ansible alone it would be the second to ninth host of the group gpu; that holds where no host has such a name.)
     path: of the inventory. Raises UsageError for a term that means no host, SpecError for wrong variables.
     """
-    inventory = open_inventory(path)
-    chosen = _evaluate(inventory, pattern)
-    if not chosen:
-        raise UsageError("host", seen=pattern, expected="a pattern that leaves a host", remedy=_known(inventory))
-    return tuple(read_hosts(inventory, [name for name in inventory.names() if name in chosen]))
+    return _hosts(path, lambda inventory: _select(inventory, pattern))
 
 
 def hosts(path: Path | None = None) -> dict[str, Host]:
     """Every host by name, in the inventory's order. Raises UsageError or SpecError with all that is wrong."""
-    inventory = open_inventory(path)
-    return {host.name: host for host in read_hosts(inventory, inventory.names())}
+    return {host.name: host for host in _hosts(path, lambda inventory: inventory.names())}
 
 
 def host(name: str, path: Path | None = None) -> Host:
     """The host of that name, not a pattern. Raises UsageError that names the nearest known ones."""
-    inventory = open_inventory(path)
-    if name not in inventory.names():
-        raise _unknown(inventory, name, groups=False)
-    return next(iter(read_hosts(inventory, [name])))
+
+    def named(inventory: Inventory | KeptInventory) -> list[str]:
+        if name not in inventory.names():
+            raise _unknown(inventory, name, groups=False)
+        return [name]
+
+    return _hosts(path, named)[0]
 
 
 def folder(path: Path | None = None) -> Path:
@@ -53,12 +52,32 @@ def folder(path: Path | None = None) -> Path:
     return source if source.is_dir() else source.parent
 
 
-def _evaluate(inventory: Inventory, pattern: str) -> set[str]:
-    from ansible.inventory.manager import split_host_pattern
+def _hosts(path: Path | None, choose: Callable[[Inventory | KeptInventory], list[str]]) -> tuple[Host, ...]:
+    """The chosen hosts, as they are kept or else as Ansible reads them."""
+    source = absolute(path)
+    before = kept(source)
+    if before is not None:
+        with contextlib.suppress(NotKept):
+            return before.read(choose(before))
+    from .variables import read_hosts
 
+    inventory = open_inventory(path)
+    found = tuple(read_hosts(inventory, choose(inventory)))
+    keep(source, inventory.names(), {name: inventory.members(name) for name in inventory.group_names()}, found)
+    return found
+
+
+def _select(inventory: Inventory | KeptInventory, pattern: str) -> list[str]:
+    chosen = _evaluate(inventory, pattern)
+    if not chosen:
+        raise UsageError("host", seen=pattern, expected="a pattern that leaves a host", remedy=_known(inventory))
+    return [name for name in inventory.names() if name in chosen]
+
+
+def _evaluate(inventory: Inventory | KeptInventory, pattern: str) -> set[str]:
     if pattern.count("[") != pattern.count("]"):
         raise UsageError("host", seen=pattern, expected="as many ] as [", remedy="A range is written gpu[01:08].")
-    terms = [str(term) for term in split_host_pattern(pattern)]
+    terms = inventory.terms(pattern)
     added = [term for term in terms if term[0] not in "!&"]
     chosen = set().union(*(_resolve(inventory, term) for term in added or ["all"]))
     # As Ansible: what is taken away is so wherever it stands in the pattern.
@@ -71,7 +90,7 @@ def _evaluate(inventory: Inventory, pattern: str) -> set[str]:
     return chosen
 
 
-def _resolve(inventory: Inventory, term: str) -> set[str]:
+def _resolve(inventory: Inventory | KeptInventory, term: str) -> set[str]:
     known = inventory.names()
     if term == "@failed":
         return _failed(known)
@@ -79,8 +98,7 @@ def _resolve(inventory: Inventory, term: str) -> set[str]:
         if missing := sorted(names.difference(known)):
             raise _unknown(inventory, ", ".join(missing), groups=False)
         return names
-    with quiet():
-        found = {host.name for host in inventory.manager.list_hosts(term)}
+    found = inventory.matching(term)
     if not found & set(known):  # "localhost" is found though no inventory names it
         raise _unknown(inventory, term, groups=True)
     return found
@@ -106,15 +124,15 @@ def _failed(known: Iterable[str]) -> set[str]:
     )
 
 
-def _unknown(inventory: Inventory, name: str, *, groups: bool) -> UsageError:
-    known = [*inventory.names(), *(inventory.manager.groups if groups else ())]
+def _unknown(inventory: Inventory | KeptInventory, name: str, *, groups: bool) -> UsageError:
+    known = [*inventory.names(), *(inventory.group_names() if groups else ())]
     expected = "a host, a group or a pattern of the inventory" if groups else "a host of the inventory"
     hint = nearest(name.partition(",")[0], known)
     file = inventory.path.name
     return UsageError("host", seen=name, expected=expected, remedy=f"{hint or _known(inventory)} Or add it to {file}.")
 
 
-def _known(inventory: Inventory) -> str:
+def _known(inventory: Inventory | KeptInventory) -> str:
     names = inventory.names()
     more = f" and {len(names) - 12} more" if len(names) > 12 else ""
     return f"It has {', '.join(names[:12])}{more}." if names else "It names no host."

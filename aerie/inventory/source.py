@@ -17,7 +17,7 @@ from aerie.errors import UsageError
 from aerie.paths import repository, shown
 from aerie.runbook.yamlfile import Problem, SpecError, dotted
 
-__all__ = ["Inventory", "open_inventory", "origin", "quiet"]
+__all__ = ["Inventory", "absolute", "open_inventory", "origin", "quiet"]
 
 SECTIONS = ("children", "hosts", "vars")
 YAML = (".yml", ".yaml")
@@ -40,6 +40,25 @@ class Inventory:
     def names(self) -> list[str]:
         """All hosts, in the inventory's order."""
         return [str.__str__(host.name) for host in self.manager.list_hosts("all")]  # Ansible's own kind of str
+
+    def group_names(self) -> list[str]:
+        """All groups."""
+        return [str.__str__(name) for name in self.manager.groups]
+
+    def members(self, group: str) -> list[str]:
+        """The hosts of a group and of the groups in it."""
+        return [str.__str__(host.name) for host in self.manager.groups[group].get_hosts()]
+
+    def terms(self, pattern: str) -> list[str]:
+        """The terms of a pattern, as Ansible takes it apart."""
+        from ansible.inventory.manager import split_host_pattern
+
+        return [str(term) for term in split_host_pattern(pattern)]
+
+    def matching(self, term: str) -> set[str]:
+        """The hosts that a term of Ansible's patterns means; "localhost" is one that no inventory needs to name."""
+        with quiet():
+            return {host.name for host in self.manager.list_hosts(term)}
 
     def groups(self, name: str) -> tuple[str, ...]:
         """The groups that the host is in, "all" and "ungrouped" aside."""
@@ -66,7 +85,7 @@ def open_inventory(path: Path | None = None) -> Inventory:
 
     Raises UsageError or SpecError with the line where it is no inventory.
     """
-    source = (path or repository() / "inventory" / "hosts.yml").absolute()
+    source = absolute(path)
     if not source.exists():
         raise UsageError(shown(source), seen="no such file", expected="an Ansible inventory", remedy="Name another.")
     with quiet() as said:
@@ -76,6 +95,11 @@ def open_inventory(path: Path | None = None) -> Inventory:
             return _open(source, said)
         except AnsibleError as error:
             raise _refused(error, source) from error
+
+
+def absolute(path: Path | None) -> Path:
+    """The inventory's path; inventory/hosts.yml of the checkout unless given."""
+    return (path or repository() / "inventory" / "hosts.yml").absolute()
 
 
 def origin(value: object) -> str | None:
