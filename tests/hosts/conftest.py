@@ -7,7 +7,7 @@ pytest tests/hosts --snapshot FILE --lock NAME         a recorded snapshot; no h
 
 import json
 from collections import defaultdict
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from aerie.errors import AerieError
 from aerie.inventory import Gpus
 from aerie.lock import Lock
 from aerie.snapshot import Gpu, PciGpu, Snapshot, Unknown
+from aerie.testing import given_to
 from aerie.verification import Outcome, Requirement
 from aerie.verify import Case
 from tests.hosts.connections import Connections
@@ -26,6 +27,7 @@ from tests.hosts.subjects import Subject, subjects
 
 SUBJECTS = pytest.StashKey[list[Subject]]()
 COMPARED = pytest.StashKey[Compared | None]()
+CONNECTIONS = pytest.StashKey[Connections]()
 FOUND = pytest.StashKey[defaultdict[str, list[Requirement]]]()
 ERROR_LENGTH = 300
 
@@ -37,7 +39,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--inventory", type=Path, help="an Ansible inventory (inventory/hosts.yml)")
     group.addoption("--snapshot", type=Path, help="judge this recorded snapshot; no host is asked")
     group.addoption("--deep", action="store_true", help="read every byte of the weights on the hosts")
-    group.addoption("--case", type=Path, action="append", help="host, lock and snapshot in one file, from verify")
     group.addoption("--results", type=Path, help="write every requirement and its outcome there, as JSON")
 
 
@@ -52,6 +53,15 @@ def pytest_configure(config: pytest.Config) -> None:
     asked = [arg for arg in config.args if Path(arg.partition("::")[0]).resolve().is_relative_to(here)]
     if asked and not config.stash[SUBJECTS]:
         raise pytest.UsageError("no host: name some by --hosts=ssh://NAME,…, or give --snapshot FILE")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Begins to connect to the host of `verify`, so that its tests find the connection open."""
+    connections = session.config.stash[CONNECTIONS] = Connections()
+    session.config.add_cleanup(connections.close)
+    given = given_to(session.config)
+    if given and given.is_live and not given.host.is_local:
+        connections.open_early(given.host)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -120,10 +130,8 @@ def pci_gpus(snapshot: Snapshot) -> tuple[PciGpu, ...]:
 
 
 @pytest.fixture(scope="session")
-def _connections() -> Iterator[Connections]:
-    connections = Connections()
-    yield connections
-    connections.close()
+def _connections(request: pytest.FixtureRequest) -> Connections:
+    return request.config.stash[CONNECTIONS]
 
 
 @pytest.fixture
@@ -160,11 +168,12 @@ def pytest_runtest_makereport(
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Writes the requirements where --results says."""
-    file = session.config.getoption("--results", None)
+    """Gives the requirements to `verify` where it asked, and writes them where --results says."""
+    file, found = session.config.getoption("--results", None), session.config.stash[FOUND]
     if file:
-        found = session.config.stash[FOUND]
         file.write_text(json.dumps({host: [one.to_dict() for one in all_] for host, all_ in found.items()}))
+    if given := given_to(session.config):
+        given.found = found[given.host.name]
 
 
 def _requirement(

@@ -2,6 +2,7 @@
 
 import subprocess
 import tempfile
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,15 +23,26 @@ class Connections:
     def __init__(self) -> None:
         self._sockets = tempfile.TemporaryDirectory(prefix="aerie-ssh-")  # a short path: sockets allow 108 characters
         self._open: dict[str, Connection] = {}
+        self._opening: dict[str, threading.Thread] = {}
+
+    def open_early(self, host: Host) -> None:
+        """Begin to connect, while the tests are collected; what goes wrong is told to the first that asks something."""
+        connection = self._open[host.name] = self._connect(host)
+        self._opening[host.name] = threading.Thread(target=connection.run, args=("true",), daemon=True)
+        self._opening[host.name].start()
 
     def to(self, host: Host) -> Connection:
-        """The connection to this host; it connects at the first question."""
+        """The connection to this host; unless it was opened early it connects at the first question."""
         if host.name not in self._open:
             self._open[host.name] = self._connect(host)
+        if host.name in self._opening:
+            self._opening.pop(host.name).join()
         return self._open[host.name]
 
     def close(self) -> None:
         """End every connection; one that does not end in time ends by itself a minute later (ControlPersist)."""
+        for opening in self._opening.values():
+            opening.join()
         with self._sockets as folder, suppress(subprocess.TimeoutExpired):
             for socket in Path(folder).iterdir():
                 argv = ["ssh", "-O", "exit", "-o", f"ControlPath={socket}", "aerie"]

@@ -12,6 +12,7 @@ from aerie import inventory
 from aerie.errors import AerieError, UsageError
 from aerie.inventory import Gpus, Host, lock_of
 from aerie.snapshot import Snapshot, parse
+from aerie.testing import Given, given_to
 from aerie.verify import Case
 from tests.hosts.requirements import Judgement
 
@@ -20,7 +21,7 @@ __all__ = ["Subject", "subjects"]
 
 @dataclass
 class Subject:
-    """One host of this run. lock: instead of its own. recorded, ready: what is known already.
+    """One host of this run. lock: instead of its own. recorded: its snapshot. given: by `verify`, with all of it.
 
     is_deep: every byte of its weights is read. is_told: its error was reported.
     """
@@ -29,15 +30,15 @@ class Subject:
     lock: str | None
     inventory: Path | None
     recorded: Snapshot | None = None
-    ready: Case | None = None
+    given: Given | None = None
     is_deep: bool = False
     is_told: bool = False
 
     @cached_property
     def case(self) -> Case | AerieError:
         """What its tests judge by, or why the host could not be read. The first use probes the host."""
-        if self.ready:
-            return self.ready
+        if self.given:
+            return self.given.case
         try:
             lock = lock_of(self.host, self.lock, self.inventory)
             snapshot = self.recorded or _probe(self.host)
@@ -59,8 +60,8 @@ class Subject:
 
 def subjects(config: pytest.Config) -> list[Subject]:
     """The hosts that the options name; none where they name none. Raises UsageError for what cannot be."""
-    if files := config.getoption("--case", None):
-        return [_ready(Path(file)) for file in files]
+    if given := given_to(config):
+        return [Subject(host=given.host, lock=given.lock, inventory=None, given=given)]
     source = config.getoption("--inventory", None)
     lock = config.getoption("--lock", None)
     if file := config.getoption("--snapshot", None):
@@ -71,11 +72,6 @@ def subjects(config: pytest.Config) -> list[Subject]:
     deep = bool(config.getoption("--deep", None))
     hosts = [host for word in words for host in _named(word, source)]
     return [Subject(host=host, lock=lock, inventory=source, is_deep=deep) for host in hosts]
-
-
-def _ready(file: Path) -> Subject:
-    case = Case.load(file.read_bytes())
-    return Subject(host=case.host, lock=case.lock.name, inventory=None, ready=case)
 
 
 def _named(word: str, source: Path | None) -> list[Host]:

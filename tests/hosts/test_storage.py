@@ -31,7 +31,8 @@ def filesystem(snapshot: Snapshot, lock: Lock, missing_folder: PurePosixPath | N
 
 @pytest.mark.finding("storage.path-missing")
 def test_the_locked_path_is_a_folder(host: Connection, lock: Lock) -> None:
-    assert host.file(lock.storage.path).is_directory is True
+    is_folder = host.run("test -d %s", lock.storage.path).rc == 0  # one question; host.file asks for the system first
+    assert is_folder is True
 
 
 @pytest.mark.finding("storage.path-missing")

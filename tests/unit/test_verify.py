@@ -2,14 +2,16 @@
 
 import io
 import json
+import time
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
 
-from aerie import inventory, verify
+from aerie import inventory, testing, verify
 from aerie.errors import UsageError
 from aerie.findings import Fix, Severity
 from aerie.inventory import Host, Waiver
@@ -234,23 +236,46 @@ def test_a_host_without_a_lock_is_a_usage_error():
         inventory.lock_of(a_host(lock=None))
 
 
-def test_a_case_keeps_no_variable_but_those_of_the_connection():
-    variables = {"ansible_ssh_private_key_file": "/k", "ansible_become_password": "secret", "token": "secret"}
-    case = verify.Case(
-        host=a_host(variables=variables),
-        lock=lock_with({}),
-        snapshot=snapshot_with({}),
-        today=inventory.Waiver.model_validate({"finding": "a.b", "reason": "x", "expires": "2026-11-30"}).expires,
-        is_live=True,
+def case_of_gpu01() -> verify.Case:
+    return verify.Case(
+        host=a_host(), lock=lock_with({}), snapshot=snapshot_with({}), today=date(2026, 11, 30), is_live=False
     )
-    assert b"secret" not in case.dump()
-    assert verify.Case.load(case.dump()).host.variables == {"ansible_ssh_private_key_file": "/k"}
 
 
-def test_a_process_that_breaks_off_is_an_error_of_that_host(tmp_path, monkeypatch):
-    monkeypatch.setattr(verify, "TESTS", Path("tests/unit/findings"))  # no module of a layer there
-    with pytest.raises(UsageError):
-        verify.run([], locks={}, layers=["driver"])
-    case = tmp_path / "case.json"
-    case.write_text("{}")
-    assert verify._pytest(case, tmp_path / "results.json", [Path("tests/hosts")], 60).startswith("pytest ended with ")
+def outcome_of(tmp_path: Path, text: str, timeout_s: float = 60) -> testing.Tested:
+    """What a module of tests in place of a layer's gives."""
+    module = tmp_path / "test_driver.py"
+    module.write_text(text)
+    with testing.HostTests([module], timeout_s=timeout_s) as tests:
+        (one,) = tests.results([case_of_gpu01()], forks=1)
+    return one
+
+
+def test_tests_that_were_begun_for_a_host_that_is_never_read_are_ended(tmp_path):
+    module, pid = tmp_path / "test_driver.py", tmp_path / "pid"
+    module.write_text(f"import os, pathlib\npathlib.Path({str(pid)!r}).write_text(str(os.getpid()))\n"
+                      "def test_x(case): pass\n")  # fmt: skip
+    end = time.monotonic() + 60
+    with testing.HostTests([module], timeout_s=60) as tests:
+        tests.begin(a_host(), "a", is_live=False)
+        while not (pid.exists() and pid.read_text()):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+    assert not Path("/proc", pid.read_text()).exists()
+
+
+def test_a_process_that_breaks_off_is_an_error_of_that_host(tmp_path):
+    one = outcome_of(tmp_path, "import os\nprint('half a word', flush=True)\nos._exit(9)\n")
+    assert (one.requirements, one.error) == ((), "its tests broke off: half a word")
+
+
+def test_tests_that_cannot_be_collected_are_an_error_of_that_host(tmp_path):
+    one = outcome_of(tmp_path, "import no_such_module\n")
+    assert one.error.startswith("pytest ended with 2: ") and "no_such_module" in one.error
+
+
+def test_tests_that_do_not_end_are_given_up_and_ended(tmp_path):
+    one = outcome_of(tmp_path, f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
+                 "time.sleep(600)\n", timeout_s=3)  # fmt: skip
+    assert one.error == "its tests did not end within 3 s"
+    assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
