@@ -27,7 +27,7 @@ from .snapshot import Snapshot, Unknown
 if TYPE_CHECKING:
     from .verify import Verification
 
-__all__ = ["Outcome", "Prepared", "State", "apply", "plan_hosts", "prepare"]
+__all__ = ["Outcome", "Prepared", "State", "apply", "host_input", "plan_hosts", "prepare"]
 
 SCHEMA = "aerie.provision/1"
 DISRUPTIVE = ("kernel", "driver", "interconnect")  # layers that what uses a GPU does not survive
@@ -187,7 +187,7 @@ def apply(
                 claim("provision")
             result = plays.play(
                 "provision",
-                [_input(prepared, host, may_reboot=may_reboot) for host in wanted],
+                [host_input(prepared, host, may_reboot=may_reboot) for host in wanted],
                 inventory=prepared.inventory,
                 variables={
                     "aerie_serial": serial,
@@ -272,7 +272,8 @@ def _refusal(prepared: Prepared, plan: HostPlan, allow_busy: bool) -> str:
     return f"{', '.join(users)} use the GPUs; stop them, or give --allow-busy"
 
 
-def _input(prepared: Prepared, plan: HostPlan, *, may_reboot: bool) -> plays.HostInput:
+def host_input(prepared: Prepared, plan: HostPlan, *, may_reboot: bool) -> plays.HostInput:
+    """What the play is told of this host: the layers of its plan, its lock, why it is to reboot."""
     host, lock = prepared.hosts[plan.host], prepared.locks[plan.host]
     text = prepared.lock_files[plan.host].read_text()
     reboot_fixes = {finding.id for finding in plan.findings if finding.fix is Fix.REBOOT}

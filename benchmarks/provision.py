@@ -11,6 +11,7 @@ INVENTORY and HOST: a provisioned host, for example of the lab. Interleaved, so 
 Prints seconds (median, range) and the ratios. pyinfra comes into an environment of its own below the user's cache.
 """
 
+import hashlib
 import os
 import shutil
 import statistics
@@ -62,7 +63,7 @@ def _variants(source: Path, name: str, scratch: Path) -> dict[str, Callable[[], 
         layers=layers,
         group="benchmark",
         group_variables=lock.role_variables(locked),
-        variables={"aerie_may_reboot": False, "aerie_lock_text": "", "aerie_receipt": {"lock": locked.name}},
+        variables={"aerie_may_reboot": False, **_left_behind(locked.name, source)},
     )
     (scratch / "hosts.yml").write_text(yaml.safe_dump(apply.inventory_of([told])))
     (scratch / "empty.cfg").write_text("")
@@ -88,6 +89,19 @@ def _variants(source: Path, name: str, scratch: Path) -> dict[str, Callable[[], 
         "pipelined": lambda: _run(play, {"ANSIBLE_CONFIG": str(CHECKOUT / "ansible.cfg")}),
         "pyinfra": lambda: _run(pyinfra, peer),
     }
+
+
+def _left_behind(name: str, source: Path) -> dict[str, object]:
+    """What the play writes on the host at its end: the host must match its lock afterwards too."""
+    text = lock.path(name, inventory.folder(source)).read_text()
+    receipt = {
+        "lock": name,
+        "lock_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "applied_at": "2026-01-01T00:00:00Z",
+        "previous_lock": None,
+        "layers": [],
+    }
+    return {"aerie_lock_text": text, "aerie_receipt": receipt}
 
 
 def _option(arguments: str, name: str) -> str:

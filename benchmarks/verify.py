@@ -1,10 +1,11 @@
 """What a verification costs: every layer of one host, against the same questions asked by testinfra's default backend.
 
-    python benchmarks/verify.py INVENTORY HOST [REPETITIONS]
+    python benchmarks/verify.py INVENTORY HOST [REPETITIONS] [LATENCIES_MS]
 
-Ours: `aerie.verify.verify`, that is the probe, one pytest process and the questions to the host itself by OpenSSH.
-The peer: benchmarks/verify_peer.py, as many requirements, by single commands over testinfra's paramiko backend in one
-process, with no snapshot to share. Both start from nothing: no connection is open, Python is started anew.
+Ours: `./invoke verify`, that is the probe, the tests and their questions to the host itself. The peer:
+benchmarks/verify_peer.py, as many requirements, by single commands over testinfra's paramiko backend in one process,
+with no snapshot to share. Both start from nothing: no connection is open, Python is started anew. Hosts are never at
+0 ms, so each latency of LATENCIES_MS ("0,1,20") is measured too, by benchmarks/relay.py in front of the host.
 """
 
 import json
@@ -15,37 +16,76 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(CHECKOUT))
 
-from aerie import inventory  # noqa: E402  (the line above makes it importable)
+import yaml  # noqa: E402  (the line above makes aerie importable)
+
+from aerie import inventory  # noqa: E402
 from aerie.inventory import Host  # noqa: E402
 
 
-def main(path: Path, name: str, repetitions: int) -> None:
+def main(path: Path, name: str, repetitions: int, latencies_ms: list[float]) -> None:
     """Measure both, in turns, so that other work on the machine meets them alike."""
     host = inventory.host(name, path)
+    print(f"{repetitions} repetitions, Python {platform.python_version()}, {os.cpu_count()} cores, "
+          f"load {os.getloadavg()[0]:.1f}")  # fmt: skip
+    for latency_ms in latencies_ms:
+        with _at(host, path, latency_ms) as source:
+            _measure(inventory.host(name, source), source, repetitions, latency_ms)
+
+
+def _measure(host: Host, path: Path, repetitions: int, latency_ms: float) -> None:
     mine, theirs, asked = [], [], {}
+    _ours(path, host.name)  # makes what is made once: byte code, the script of the probe
+    _peer(host)
     for _ in range(repetitions):
         started = time.monotonic()
-        asked["aerie"] = _ours(path, name)
+        asked["aerie"] = _ours(path, host.name)
         mine.append(time.monotonic() - started)
         started = time.monotonic()
         asked["testinfra"] = _peer(host)
         theirs.append(time.monotonic() - started)
-    print(f"{repetitions} repetitions, Python {platform.python_version()}, {os.cpu_count()} cores, "
-          f"load {os.getloadavg()[0]:.1f}")  # fmt: skip
+    print(f"latency {latency_ms:g} ms")
     for label, values in (("aerie", mine), ("testinfra", theirs)):
         spread = f"({min(values):.2f} to {max(values):.2f})"
-        print(f"{label:10} {statistics.median(values):6.2f} s {spread:18} {asked[label]} requirements")
-    print(f"ratio testinfra to aerie {statistics.median(theirs) / statistics.median(mine):.1f}")
+        print(f"  {label:10} {statistics.median(values):6.2f} s {spread:18} {asked[label]} requirements")
+    print(f"  ratio testinfra to aerie {statistics.median(theirs) / statistics.median(mine):.1f}", flush=True)
+
+
+@contextmanager
+def _at(host: Host, path: Path, latency_ms: float) -> Iterator[Path]:
+    """An inventory in which the host is as far away."""
+    if not latency_ms:
+        yield path
+        return
+    argv = [sys.executable, str(CHECKOUT / "benchmarks" / "relay.py"), host.address, str(host.port or 22)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with tempfile.TemporaryDirectory() as folder, subprocess.Popen([*argv, f"{latency_ms:g}"], **pipes) as relay:
+        port = int(relay.stdout.readline())
+        known = Path(folder) / "known_hosts"
+        scan = ["ssh-keyscan", "-p", str(host.port or 22), host.address]
+        keys = subprocess.run(scan, capture_output=True, text=True, check=True).stdout
+        known.write_text(keys.replace(host.address, f"[127.0.0.1]:{port}"))
+        variables = {
+            **host.variables,
+            "ansible_host": "127.0.0.1",
+            "ansible_port": port,
+            "ansible_ssh_common_args": f"-o UserKnownHostsFile={known}",
+        }
+        (Path(folder) / "locks").symlink_to(path.parent / "locks")
+        source = Path(folder) / "hosts.yml"
+        source.write_text(yaml.safe_dump({"all": {"hosts": {host.name: variables}}}))
+        yield source
+        relay.stdin.close()
 
 
 def _ours(path: Path, name: str) -> int:
-    argv = [sys.executable, "-m", "aerie.program", "verify", "--host", name, "--inventory", str(path), "--json"]
-    argv = [str(CHECKOUT / "invoke"), *argv[3:]]
+    argv = [str(CHECKOUT / "invoke"), "verify", "--host", name, "--inventory", str(path), "--json"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     host = json.loads(done.stdout)["hosts"][0]
     if host["state"] in ("unreachable", "error"):
@@ -73,7 +113,7 @@ def _ssh_config(host: Host) -> str:
     words = str(variables.get("ansible_ssh_common_args", "")).replace("'", "").split("-o ")
     options = [word.strip().replace("=", " ", 1) for word in words if word.strip()]
     key = variables.get("ansible_ssh_private_key_file")
-    lines = [f"HostName {host.address}", f"User {host.user or 'root'}", *options]
+    lines = [f"HostName {host.address}", f"User {host.user or 'root'}", f"Port {host.port or 22}", *options]
     lines += [f"IdentityFile {key}"] if key else []
     return f"Host {host.name}\n" + "".join(f"    {line}\n" for line in lines)
 
@@ -81,4 +121,10 @@ def _ssh_config(host: Host) -> str:
 if __name__ == "__main__":
     if len(sys.argv) < 3:
         sys.exit(__doc__)
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 3)
+    words = sys.argv[3:]
+    main(
+        Path(sys.argv[1]).absolute(),
+        sys.argv[2],
+        int(words[0]) if words else 3,
+        [float(word) for word in words[1].split(",")] if len(words) > 1 else [0.0],
+    )
