@@ -1,5 +1,6 @@
 """The base image that every host lies on: built once by mmdebstrap, kept in the user's cache, never written again."""
 
+import difflib
 import fcntl
 import hashlib
 import json
@@ -12,12 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from aerie.errors import AerieError
+from aerie.errors import AerieError, UsageError
 from aerie.paths import cache_dir
 
 from .command import run
 
-__all__ = ["base_image"]
+__all__ = ["base_image", "suite_of"]
 
 # What hosts are in production comes first; an older Debian stands in where its archive is all there is.
 SUITES = (("Ubuntu", "noble", "main,universe"), ("Debian", "trixie", "main"), ("Debian", "bookworm", "main"))
@@ -67,11 +68,21 @@ class _Recipe:
         return cache_dir() / "lab" / f"base-{self.suite}-{hashlib.sha256(told).hexdigest()[:12]}"
 
 
-def base_image(say: Callable[[str], None]) -> Path:
-    """The folder of the base image, built now when it is not there yet. `say` gets a line per stage of a build."""
+def base_image(say: Callable[[str], None], wanted: str = "") -> Path:
+    """The folder of the base image, built now when it is not there yet. `say` gets a line per stage of a build.
+
+    wanted: a suite of SUITES; "": the first one whose archive this machine reaches.
+    Raises UsageError for another suite, and AerieError with every reason when no archive is in reach.
+    """
+    if wanted and wanted not in (known := [suite for _, suite, _ in SUITES]):
+        near = difflib.get_close_matches(wanted, known, n=1)
+        remedy = f"Did you mean {near[0]}?" if near else "Leave it out for the first one in reach."
+        raise UsageError("lab base image", seen=wanted, expected=f"one of {', '.join(known)}", remedy=remedy)
     refused = []
     mirrors = _mirrors()
     for origin, suite, components in SUITES:
+        if wanted not in ("", suite):
+            continue
         mirror = mirrors.get(origin)
         if mirror is None:
             refused.append(f"{suite}: no {origin} archive in this machine's apt sources")
@@ -91,6 +102,11 @@ def base_image(say: Callable[[str], None]) -> Path:
         expected="one of these archives, with its keyring, through this machine's apt",
         remedy="Run apt-get update, and look at apt-get indextargets.",
     )
+
+
+def suite_of(image: Path) -> str:
+    """The suite of a base image: "trixie" for base-trixie-<hash>."""
+    return image.name.split("-")[1]
 
 
 def _mirrors() -> dict[str, str]:

@@ -24,7 +24,7 @@ from aerie.runbook.step import write_atomic
 
 from . import cgroups, hardware, network, repository, scenario
 from .access import lab_key, write_access, write_locks
-from .base import base_image
+from .base import base_image, suite_of
 from .command import require_machine, run
 from .host import LabHost
 from .hub import gateway
@@ -55,12 +55,14 @@ def up(
     count: int,
     *,
     gpus: str = "none",
+    suite: str = "",
     memory_bytes: int = 2 * GIB,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[LabHost, ...]:
     """lab01 to lab<count>, all of them answering on ssh with systemd started up. Those that run already are left alone.
 
     gpus: the scenario of hosts that are not there yet, e.g. "healthy8"; "bare": cards and no driver; "none": no cards.
+    suite: of the base image, e.g. "bookworm"; "": the lab's own, else the first whose archive is in reach.
     memory_bytes: the limit of each host, page cache included; it is set on running hosts too.
     say: gets a line when something takes time. The first call on a machine builds the base image (about a minute).
     Hosts beyond `count` that run stay. A host that was switched off starts again with its files.
@@ -70,7 +72,7 @@ def up(
     chosen = None if gpus == "none" else scenario.load(gpus)
     require_machine()
     network.require_mine(_state())
-    image = _base() or base_image(say)  # without the lock: a build takes a minute, and `down` must not wait for it
+    image = _image(suite, say)  # without the lock: a build takes a minute, and `down` must not wait for it
     packages = _repository(image)
     with _locked():
         network.claim(_state())
@@ -183,6 +185,19 @@ def _base() -> Path | None:
         return Path((_state() / "base").read_text())
     except FileNotFoundError:
         return None
+
+
+def _image(suite: str, say: Callable[[str], None]) -> Path:
+    """The image for new hosts. Raises UsageError when the lab's hosts lie on one of another suite."""
+    image = _base()
+    if image is not None and suite not in ("", suite_of(image)):
+        raise UsageError(
+            "lab.up",
+            seen=f"a lab on {suite_of(image)}",
+            expected=f"one on {suite}, or none: all hosts of a lab have one base image",
+            remedy="Run invoke lab.down first.",
+        )
+    return image or base_image(say, suite)
 
 
 def _choose_base(image: Path) -> Path:

@@ -1,15 +1,11 @@
 """The driver's stand-in, compiled on this machine at first use and kept in the user's cache, one folder a version."""
 
 import hashlib
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from aerie.paths import cache_dir
-
+from .cache import kept
 from .command import run
 
 __all__ = ["DRIVERS", "Driver", "build"]
@@ -51,21 +47,12 @@ def build(version: str) -> Path:
     told = hashlib.sha256(repr(driver).encode())
     for source in (*SOURCES, Path(__file__)):
         told.update(source.read_bytes())
-    final = cache_dir() / "lab" / f"driver-{version}-{told.hexdigest()[:12]}"
-    if not final.is_dir():
-        final.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
-        try:
-            for argv in _compilations(driver, partial):
-                run(argv)
-            partial.chmod(0o755)
-            os.rename(partial, final)
-        except OSError:
-            if not final.is_dir():  # another lab was faster
-                raise
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-    return final
+    return kept(f"driver-{version}-{told.hexdigest()[:12]}", lambda folder: _fill(folder, driver))
+
+
+def _fill(folder: Path, driver: Driver) -> None:
+    for argv in _compilations(driver, folder):
+        run(argv)
 
 
 def _compilations(driver: Driver, folder: Path) -> Iterator[list[str]]:

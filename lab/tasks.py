@@ -46,14 +46,17 @@ def _number(count: str) -> int:
     help={
         "count": "how many hosts, 1 to 99",
         "gpus": "scenario of new hosts (lab/scenarios), bare: cards without a driver, none: no cards",
+        "suite": "noble, trixie or bookworm; left out: the first whose archive this machine reaches",
         "memory-mib": "limit of each host's memory",
     },
 )
-def up(c: Context, count: str, gpus: str = "none", memory_mib: int = 2048) -> None:
+def up(c: Context, count: str, gpus: str = "none", suite: str = "", memory_mib: int = 2048) -> None:
     """Bring up disposable hosts lab01, lab02 …"""
     from . import lifecycle as lab
 
-    hosts = lab.up(_number(count), gpus=gpus, memory_bytes=memory_mib << 20, say=_console(stderr=True).print)
+    hosts = lab.up(
+        _number(count), gpus=gpus, suite=suite, memory_bytes=memory_mib << 20, say=_console(stderr=True).print
+    )
     _console().print(_table(lab.status()))
     _console().print(f"next: ssh -F {hosts[0].ssh_config} {hosts[0].name}", markup=False, highlight=False)
 

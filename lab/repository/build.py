@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aerie.errors import AerieError
-from aerie.paths import cache_dir
 
 from .. import standin
+from ..base import suite_of
+from ..cache import kept
 from ..command import run
 from .packages import DKMS, OPEN_DRIVER, TOOLKITS, Package, cuda_packages, driver_packages, keyrings
 
@@ -57,25 +58,12 @@ class Repository:
 
 def distro_of(base: Path) -> str:
     """NVIDIA's word for the system of a base image: "debian13" for base-trixie-<hash>."""
-    return DISTROS[base.name.split("-")[1]]
+    return DISTROS[suite_of(base)]
 
 
 def build(distro: str, address: str) -> Repository:
     """The repository for hosts of `distro` that reach it at `address`; built now when the cache does not have it."""
-    final = cache_dir() / "lab" / f"repository-{_told(distro, address)}"
-    if not final.is_dir():
-        final.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=final.parent))
-        try:
-            _fill(partial, distro, address)
-            partial.chmod(0o755)
-            os.rename(partial, final)
-        except OSError:
-            if not final.is_dir():  # another lab was faster
-                raise
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-    return Repository(final)
+    return Repository(kept(f"repository-{_told(distro, address)}", lambda folder: _fill(folder, distro, address)))
 
 
 def _told(*words: str) -> str:

@@ -54,8 +54,31 @@ def own_lab(lab_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def lab_host(own_lab: Path) -> lab.LabHost:
-    """lab01: the same running host for every test, started anew only when a test took it down."""
-    return lab.up(1)[0]
+    """lab01 without cards: the same running host for every test, started anew only when a test took it down."""
+    (host,) = lab.up(1)
+    if host.has_gpus:
+        lab.down()
+        (host,) = lab.up(1)
+    return host
+
+
+@pytest.fixture(scope="module")
+def cards_lab(lab_home: Path) -> Iterator[None]:
+    """A lab whose lab01 has cards and a loaded driver, and nothing that provision would bring; for one file's tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(lab_home))
+        lab.down()
+        lab.up(1, gpus="healthy8")
+        yield
+        lab.down()
+
+
+@pytest.fixture
+def cards_host(cards_lab: None, own_lab: Path) -> lab.LabHost:
+    """lab01, its cards healthy."""
+    (host,) = lab.up(1)
+    lab.gpu(host.name, "healthy8")
+    return host
 
 
 @pytest.fixture

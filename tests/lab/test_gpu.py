@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pynvml
@@ -63,25 +63,6 @@ print(json.dumps(found))
 """
 
 
-@pytest.fixture(scope="module")
-def gpu_home(lab_home: Any) -> Iterator[None]:
-    """A lab whose lab01 has cards and a driver, for the tests of this file."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(lab_home))
-        lab.down()
-        lab.up(1, gpus="healthy8")
-        yield
-        lab.down()
-
-
-@pytest.fixture
-def gpu_host(gpu_home: None, own_lab: Any) -> LabHost:
-    """lab01, healthy."""
-    (host,) = lab.up(1)
-    lab.gpu(host.name, "healthy8")
-    return host
-
-
 @pytest.fixture
 def nvml(said: Said) -> Callable[[LabHost], Any]:
     """What pynvml says on a host."""
@@ -97,9 +78,9 @@ def nvml(said: Said) -> Callable[[LabHost], Any]:
 
 @pytest.mark.lab
 def test_healthy_cards_are_eight_of_the_kind_that_the_inventory_names(
-    gpu_host: LabHost, said: Said, nvml: Callable[[LabHost], Any]
+    cards_host: LabHost, said: Said, nvml: Callable[[LabHost], Any]
 ) -> None:
-    seen = nvml(gpu_host)
+    seen = nvml(cards_host)
     assert (seen["driver"], seen["cuda"]) == ("590.44.01", 13010)
     assert [gpu["bus_id"] for gpu in seen["gpus"]] == [card["bus_id"] for card in scenario.cards().values()]
     for gpu in seen["gpus"]:
@@ -110,12 +91,12 @@ def test_healthy_cards_are_eight_of_the_kind_that_the_inventory_names(
             "rows": [0, 0, 0, 0], "mig": [0, 0], "power_mw": 600000, "limits_mw": [300000, 600000], "reasons": 1,
             "gsp": "590.44.01", "mode": 0, "recovery": 0, "nvlink": "error 3", "p2p": [0] * 8,
         }  # fmt: skip
-    listed = said(gpu_host, "lspci", "-Dn", "-d", "10de:2bb5").splitlines()
+    listed = said(cards_host, "lspci", "-Dn", "-d", "10de:2bb5").splitlines()
     assert [line.split()[:2] for line in listed] == [
         [card["bus_id"][4:].lower(), "0302:"] for card in scenario.cards().values()
     ]
-    assert "Open Kernel Module" in said(gpu_host, "cat", "/proc/driver/nvidia/version")
-    assert said(gpu_host, "sh", "-c", "cat /sys/kernel/iommu_groups/*/type | sort -u") == "identity"
+    assert "Open Kernel Module" in said(cards_host, "cat", "/proc/driver/nvidia/version")
+    assert said(cards_host, "sh", "-c", "cat /sys/kernel/iommu_groups/*/type | sort -u") == "identity"
 
 
 GPUS: list[tuple[str, int, dict[str, Any]]] = [
@@ -138,77 +119,77 @@ GPUS: list[tuple[str, int, dict[str, Any]]] = [
 @pytest.mark.lab
 @pytest.mark.parametrize(("name", "index", "expected"), GPUS, ids=[row[0] for row in GPUS])
 def test_a_scenario_shows_in_nvml(
-    name: str, index: int, expected: dict[str, Any], gpu_host: LabHost, nvml: Callable[[LabHost], Any]
+    name: str, index: int, expected: dict[str, Any], cards_host: LabHost, nvml: Callable[[LabHost], Any]
 ) -> None:
-    lab.gpu(gpu_host.name, name)
-    gpu = nvml(gpu_host)["gpus"][index]
+    lab.gpu(cards_host.name, name)
+    gpu = nvml(cards_host)["gpus"][index]
     assert {key: gpu[key] for key in expected} == expected
 
 
 @pytest.mark.lab
-def test_missing_and_lost_cards_differ(gpu_host: LabHost, said: Said, nvml: Callable[[LabHost], Any]) -> None:
+def test_missing_and_lost_cards_differ(cards_host: LabHost, said: Said, nvml: Callable[[LabHost], Any]) -> None:
     def on_bus() -> int:
-        return len(said(gpu_host, "lspci", "-n", "-d", "10de:2bb5").splitlines())
+        return len(said(cards_host, "lspci", "-n", "-d", "10de:2bb5").splitlines())
 
-    lab.gpu(gpu_host.name, "seven-of-eight-nvml")
-    assert (on_bus(), len(nvml(gpu_host)["gpus"])) == (8, 7)
-    lab.gpu(gpu_host.name, "seven-on-bus")
-    assert (on_bus(), len(nvml(gpu_host)["gpus"])) == (7, 7)
-    lab.gpu(gpu_host.name, "gpu-lost")
+    lab.gpu(cards_host.name, "seven-of-eight-nvml")
+    assert (on_bus(), len(nvml(cards_host)["gpus"])) == (8, 7)
+    lab.gpu(cards_host.name, "seven-on-bus")
+    assert (on_bus(), len(nvml(cards_host)["gpus"])) == (7, 7)
+    lab.gpu(cards_host.name, "gpu-lost")
     assert on_bus() == 8
-    assert nvml(gpu_host)["gpus"][4] == "error 15"
+    assert nvml(cards_host)["gpus"][4] == "error 15"
 
 
 @pytest.mark.lab
 @pytest.mark.parametrize(("name", "error"), [("library-mismatch", 18), ("not-loaded", 9), ("nvml-failed", 999)])
-def test_nvml_fails_as_the_real_one(name: str, error: int, gpu_host: LabHost, nvml: Callable[[LabHost], Any]) -> None:
-    lab.gpu(gpu_host.name, name)
-    assert nvml(gpu_host) == {"error": error}
+def test_nvml_fails_as_the_real_one(name: str, error: int, cards_host: LabHost, nvml: Callable[[LabHost], Any]) -> None:
+    lab.gpu(cards_host.name, name)
+    assert nvml(cards_host) == {"error": error}
 
 
 @pytest.mark.lab
-def test_the_kernels_log_is_in_the_journal_until_the_next_scenario(gpu_host: LabHost, said: Said) -> None:
+def test_the_kernels_log_is_in_the_journal_until_the_next_scenario(cards_host: LabHost, said: Said) -> None:
     def messages() -> list[str]:
-        shown = said(gpu_host, "journalctl", "-k", "-o", "json", "--no-pager")
+        shown = said(cards_host, "journalctl", "-k", "-o", "json", "--no-pager")
         return [json.loads(line)["MESSAGE"] for line in shown.splitlines() if line.startswith("{")]
 
-    lab.gpu(gpu_host.name, "xid-79")
+    lab.gpu(cards_host.name, "xid-79")
     assert [line for line in messages() if "Xid" in line] == [
         "NVRM: Xid (PCI:0000:86:00): 79, pid=4711, name=python3, GPU has fallen off the bus."
     ]
-    lab.gpu(gpu_host.name, "healthy8")
+    lab.gpu(cards_host.name, "healthy8")
     assert [line for line in messages() if "NVRM" in line] == []
 
 
 @pytest.mark.lab
-def test_acs_bits_are_in_config_space_and_can_be_cleared(gpu_host: LabHost, said: Said) -> None:
-    lab.gpu(gpu_host.name, "acs-on")
-    assert said(gpu_host, "setpci", "-s", "05:00.0", "ECAP_ACS+6.w") == "001d"
-    said(gpu_host, "setpci", "-s", "05:00.0", "ECAP_ACS+6.w=0000")
-    assert said(gpu_host, "setpci", "-s", "05:00.0", "ECAP_ACS+6.w") == "0000"
-    assert "ReqRedir- CmpltRedir- UpstreamFwd-" in said(gpu_host, "lspci", "-vvs", "05:00.0")
+def test_acs_bits_are_in_config_space_and_can_be_cleared(cards_host: LabHost, said: Said) -> None:
+    lab.gpu(cards_host.name, "acs-on")
+    assert said(cards_host, "setpci", "-s", "05:00.0", "ECAP_ACS+6.w") == "001d"
+    said(cards_host, "setpci", "-s", "05:00.0", "ECAP_ACS+6.w=0000")
+    assert said(cards_host, "setpci", "-s", "05:00.0", "ECAP_ACS+6.w") == "0000"
+    assert "ReqRedir- CmpltRedir- UpstreamFwd-" in said(cards_host, "lspci", "-vvs", "05:00.0")
 
 
 @pytest.mark.lab
 def test_a_reboot_ends_what_lasts_until_a_reboot(
-    gpu_host: LabHost, said: Said, reboot: Callable[..., None], nvml: Callable[[LabHost], Any]
+    cards_host: LabHost, said: Said, reboot: Callable[..., None], nvml: Callable[[LabHost], Any]
 ) -> None:
-    lab.gpu(gpu_host.name, "library-mismatch")
-    reboot(gpu_host)
-    assert nvml(gpu_host)["driver"] == "590.44.01"
-    lab.gpu(gpu_host.name, "ecc-errors")
-    reboot(gpu_host)
-    assert nvml(gpu_host)["gpus"][2]["errors"] == 4
+    lab.gpu(cards_host.name, "library-mismatch")
+    reboot(cards_host)
+    assert nvml(cards_host)["driver"] == "590.44.01"
+    lab.gpu(cards_host.name, "ecc-errors")
+    reboot(cards_host)
+    assert nvml(cards_host)["gpus"][2]["errors"] == 4
 
 
 @pytest.mark.lab
-def test_the_command_line_is_the_boot_loaders(gpu_host: LabHost, said: Said, reboot: Callable[..., None]) -> None:
+def test_the_command_line_is_the_boot_loaders(cards_host: LabHost, said: Said, reboot: Callable[..., None]) -> None:
     line = 'GRUB_CMDLINE_LINUX="iommu=pt pcie_aspm=off"\n'
-    assert gpu_host.ssh(["tee", "/etc/default/grub.d/iommu.cfg"], stdin=line.encode()).returncode == 0
-    said(gpu_host, "update-grub")
-    assert "pcie_aspm" not in said(gpu_host, "cat", "/proc/cmdline")
-    reboot(gpu_host)
-    assert said(gpu_host, "cat", "/proc/cmdline").endswith("ro iommu=pt pcie_aspm=off quiet")
+    assert cards_host.ssh(["tee", "/etc/default/grub.d/iommu.cfg"], stdin=line.encode()).returncode == 0
+    said(cards_host, "update-grub")
+    assert "pcie_aspm" not in said(cards_host, "cat", "/proc/cmdline")
+    reboot(cards_host)
+    assert said(cards_host, "cat", "/proc/cmdline").endswith("ro iommu=pt pcie_aspm=off quiet")
 
 
 @pytest.mark.lab

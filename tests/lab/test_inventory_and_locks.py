@@ -18,10 +18,8 @@ def test_the_labs_inventory_and_locks_are_as_good_as_any(lab_host: lab.LabHost) 
     assert {"lab", "lab-broken", "lab-next"} < set(lock.names(folder))
 
 
-def test_a_lock_captured_from_a_running_host_has_what_the_host_is(own_lab: Path, tmp_path: Path) -> None:
-    lab.down()
-    (one,) = lab.up(1, gpus="healthy8")
-    host, folder = inventory.host("lab01", one.inventory), inventory.folder(one.inventory)
+def test_a_lock_captured_from_a_running_host_has_what_the_host_is(cards_host: lab.LabHost, tmp_path: Path) -> None:
+    host, folder = inventory.host("lab01", cards_host.inventory), inventory.folder(cards_host.inventory)
     captured = capture.of_host(host, folder, name="mine")
     (tmp_path / "locks").mkdir()
     written = capture.write_new(captured, tmp_path)

@@ -13,6 +13,7 @@ import pytest
 import lab
 from aerie.errors import AerieError, UsageError
 from lab import LabHost, cgroups
+from lab.base import base_image, suite_of
 from lab.command import PROGRAMS
 
 Said = Callable[..., str]
@@ -151,6 +152,19 @@ def test_a_second_lab_on_the_machine_is_refused(
         assert str(lab_host.state) in str(caught.value)
         assert f"XDG_STATE_HOME={lab_host.state.parent.parent} invoke lab.down" in caught.value.remedy
     said(lab_host, "true")
+
+
+@pytest.mark.lab
+def test_a_host_of_another_suite_in_the_same_lab_is_refused(lab_host: LabHost, said: Said) -> None:
+    other = "bookworm" if suite_of(Path((lab_host.state / "base").read_text())) == "trixie" else "trixie"
+    with pytest.raises(UsageError, match=rf"expected one on {other}.*lab\.down"):
+        lab.up(2, suite=other)
+    said(lab_host, "true")
+
+
+def test_an_unknown_suite_names_the_nearest() -> None:
+    with pytest.raises(UsageError, match="Did you mean bookworm"):
+        base_image(print, "bookwurm")
 
 
 @pytest.mark.parametrize("count", [0, -1, 100])

@@ -4,7 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -30,25 +30,6 @@ CARDS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def cards_home(lab_home: Path) -> Iterator[None]:
-    """A lab whose lab01 has cards and a loaded driver, and nothing that provision would bring."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(lab_home))
-        lab.down()
-        lab.up(1, gpus="healthy8")
-        yield
-        lab.down()
-
-
-@pytest.fixture
-def bare_host(cards_home: None, own_lab: Path) -> LabHost:
-    """lab01, its cards healthy."""
-    (host,) = lab.up(1)
-    lab.gpu(host.name, "healthy8")
-    return host
-
-
 def ask(host: LabHost, *layers: str, **limits: int) -> HostVerification:
     entry = inventory.host(host.name, host.inventory)
     lock = inventory.lock_of(entry, None, host.inventory)
@@ -64,41 +45,41 @@ def named(result: HostVerification, name: str) -> Requirement:
 
 
 @pytest.mark.lab
-def test_limits_are_those_of_a_session_opened_now(bare_host: LabHost) -> None:
+def test_limits_are_those_of_a_session_opened_now(cards_host: LabHost) -> None:
     name, path = "a new session gets the locked limits", "/etc/security/limits.d/99-test.conf"
     wanted = {"memlock": 1 << 20, "nofile": 4096, "stack": 1 << 20}
-    before = named(ask(bare_host, "base", **wanted), name)
+    before = named(ask(cards_host, "base", **wanted), name)
     assert before.outcome is Outcome.FAILED and before.shortfall is not None
     assert before.shortfall.seen == "nofile 1024, wants 4096"
-    bare_host.ssh(["tee", path], stdin=b"root soft nofile 4096\nroot hard nofile 4096\n")
-    assert named(ask(bare_host, "base", **wanted), name).outcome is Outcome.PASSED
-    bare_host.ssh(["rm", path])
+    cards_host.ssh(["tee", path], stdin=b"root soft nofile 4096\nroot hard nofile 4096\n")
+    assert named(ask(cards_host, "base", **wanted), name).outcome is Outcome.PASSED
+    cards_host.ssh(["rm", path])
 
 
 @pytest.mark.lab
-def test_nvcc_must_answer_to_a_command_without_login(bare_host: LabHost, said: Said) -> None:
+def test_nvcc_must_answer_to_a_command_without_login(cards_host: LabHost, said: Said) -> None:
     name, folder = "nvcc answers to a bare command", "/usr/local/cuda-13.1/bin"
-    bare_host.ssh(["tee", "/etc/profile.d/cuda.sh"], stdin=f"export PATH={folder}:$PATH\n".encode())
-    login_only = named(ask(bare_host, "cuda"), name)
+    cards_host.ssh(["tee", "/etc/profile.d/cuda.sh"], stdin=f"export PATH={folder}:$PATH\n".encode())
+    login_only = named(ask(cards_host, "cuda"), name)
     assert login_only.outcome is Outcome.FAILED and login_only.shortfall is not None
     assert (login_only.finding, login_only.shortfall.expected) == ("cuda.nvcc-not-in-path", "13.1.80")
     assert "not found" in login_only.shortfall.seen
-    said(bare_host, "ln", "-s", f"{folder}/nvcc", "/usr/local/bin/nvcc")
-    assert named(ask(bare_host, "cuda"), name).outcome is Outcome.PASSED
-    said(bare_host, "rm", "/usr/local/bin/nvcc", "/etc/profile.d/cuda.sh")
+    said(cards_host, "ln", "-s", f"{folder}/nvcc", "/usr/local/bin/nvcc")
+    assert named(ask(cards_host, "cuda"), name).outcome is Outcome.PASSED
+    said(cards_host, "rm", "/usr/local/bin/nvcc", "/etc/profile.d/cuda.sh")
 
 
 @pytest.mark.lab
-def test_the_folder_and_the_daemon_are_asked_for_on_the_host(bare_host: LabHost, said: Said) -> None:
-    assert named(ask(bare_host, "storage"), "the locked path is a folder").outcome is Outcome.FAILED
-    said(bare_host, "mkdir", "/srv/aerie")
-    assert named(ask(bare_host, "storage"), "the locked path is a folder").outcome is Outcome.PASSED
-    said(bare_host, "rmdir", "/srv/aerie")
-    said(bare_host, "systemctl", "stop", "nvidia-persistenced")
-    daemon = named(ask(bare_host, "driver"), "the persistence daemon runs and starts at boot")
+def test_the_folder_and_the_daemon_are_asked_for_on_the_host(cards_host: LabHost, said: Said) -> None:
+    assert named(ask(cards_host, "storage"), "the locked path is a folder").outcome is Outcome.FAILED
+    said(cards_host, "mkdir", "/srv/aerie")
+    assert named(ask(cards_host, "storage"), "the locked path is a folder").outcome is Outcome.PASSED
+    said(cards_host, "rmdir", "/srv/aerie")
+    said(cards_host, "systemctl", "stop", "nvidia-persistenced")
+    daemon = named(ask(cards_host, "driver"), "the persistence daemon runs and starts at boot")
     assert daemon.outcome is Outcome.FAILED and daemon.shortfall is not None
     assert (daemon.shortfall.seen, daemon.shortfall.expected) == ("inactive", "active")
-    said(bare_host, "systemctl", "start", "nvidia-persistenced")
+    said(cards_host, "systemctl", "start", "nvidia-persistenced")
 
 
 def failing(host: LabHost) -> set[str]:
@@ -111,7 +92,7 @@ def failing(host: LabHost) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def missing(cards_home: None, lab_home: Path) -> set[str]:
+def missing(cards_lab: None, lab_home: Path) -> set[str]:
     """What fails on lab01 with healthy cards, since nothing was provisioned."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(lab_home))
@@ -122,7 +103,7 @@ def missing(cards_home: None, lab_home: Path) -> set[str]:
 @pytest.mark.lab
 @pytest.mark.parametrize("name", CARDS)
 def test_a_scenario_of_the_cards_fails_the_tests_of_its_finding_and_no_other(
-    name: str, missing: set[str], cards_home: None, own_lab: Path
+    name: str, missing: set[str], cards_lab: None, own_lab: Path
 ) -> None:
     (host,) = lab.up(1)
     lab.gpu(host.name, name)
@@ -130,9 +111,9 @@ def test_a_scenario_of_the_cards_fails_the_tests_of_its_finding_and_no_other(
 
 
 @pytest.mark.lab
-def test_a_dead_host_is_one_line_and_the_others_are_reported(bare_host: LabHost, tmp_path: Path) -> None:
+def test_a_dead_host_is_one_line_and_the_others_are_reported(cards_host: LabHost, tmp_path: Path) -> None:
     folder = tmp_path / "inventory"
-    shutil.copytree(bare_host.inventory.parent, folder)
+    shutil.copytree(cards_host.inventory.parent, folder)
     document = yaml.safe_load((folder / "hosts.yml").read_text())
     hosts = document["all"]["children"]["lab"]["hosts"]
     hosts["dead"] = {**hosts["lab01"], "ansible_host": "10.77.0.99"}
@@ -155,9 +136,9 @@ def run_pytest(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.lab
 @pytest.mark.parametrize("hosts", ["ssh://lab01", "ansible://lab", "lab01", "ssh://10.77.0.11"])
-def test_plain_pytest_asks_hosts_of_the_inventory(hosts: str, bare_host: LabHost, tmp_path: Path) -> None:
+def test_plain_pytest_asks_hosts_of_the_inventory(hosts: str, cards_host: LabHost, tmp_path: Path) -> None:
     results = tmp_path / "results.json"
-    where = ("--hosts", hosts, "--inventory", str(bare_host.inventory), "--lock", "lab", "--results", str(results))
+    where = ("--hosts", hosts, "--inventory", str(cards_host.inventory), "--lock", "lab", "--results", str(results))
     done = run_pytest("tests/hosts/test_storage.py", *where)
     assert done.returncode == 1, done.stdout + done.stderr
     found: dict[str, Any] = json.loads(results.read_text())
@@ -168,8 +149,8 @@ def test_plain_pytest_asks_hosts_of_the_inventory(hosts: str, bare_host: LabHost
 
 
 @pytest.mark.lab
-def test_plain_pytest_tells_a_dead_host_once(bare_host: LabHost) -> None:
-    where = ("--hosts", "ssh://10.77.0.98,ssh://lab01", "--inventory", str(bare_host.inventory), "--lock", "lab")
+def test_plain_pytest_tells_a_dead_host_once(cards_host: LabHost) -> None:
+    where = ("--hosts", "ssh://10.77.0.98,ssh://lab01", "--inventory", str(cards_host.inventory), "--lock", "lab")
     done = run_pytest("tests/hosts/test_storage.py", *where)
     assert done.stdout.count("10.77.0.98 could not be read") >= 1
     assert "1 error" in done.stdout and "2 failed" in done.stdout
