@@ -26,6 +26,6 @@ def test_a_lock_captured_from_a_running_host_has_what_the_host_is(cards_host: la
     assert written.read_text() == captured.text
     mine = lock.load("mine", tmp_path)
     assert mine == captured.lock
-    own = inventory.lock_of(host, path=one.inventory)
+    own = inventory.lock_of(host, path=cards_host.inventory)
     assert (mine.driver.version, mine.driver.flavour) == (own.driver.version, "open")
     assert (mine.base.nofile, mine.kernel.blacklist) == (1024, ("nouveau",))  # of a host that nobody provisioned
