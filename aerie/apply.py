@@ -17,6 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 from .errors import AerieError
@@ -209,14 +210,15 @@ def play(
     forks: int,
     listener: Listener = lambda grid: None,
     check: bool = False,
+    watch: Callable[[Mapping[str, Any]], None] = lambda event: None,
 ) -> PlayResult:
     """Run playbooks/<playbook>.yml on these hosts and wait for its end.
 
-    variables: for all hosts, over everything else. A host that fails does not end the play for the others.
+    variables: for all hosts, over everything else. check: change nothing, and have events tell what would be written
+    into files. watch is called with each event of ansible-runner, listener with what it made of the grid. A host that
+    fails does not end the play for the others.
     Raises AerieError when Ansible itself could not run, and Interrupted after Ctrl-C or SIGTERM, which end it.
     """
-    import ansible_runner
-
     path, folder = repository() / "playbooks" / f"{playbook}.yml", _folder()
     own = folder / "inventory" / "aerie.yml"
     write_atomic(own, yaml.safe_dump(inventory_of(hosts), sort_keys=False).encode())
@@ -224,36 +226,69 @@ def play(
 
     def on_event(event: Mapping[str, Any]) -> bool:
         grid.feed(event)
+        watch(event)
         listener(grid)
         return True
+
+    options = {
+        "inventory": [str(inventory), str(own)],
+        "limit": ",".join(grid.rows),
+        "extravars": dict(variables),
+        "forks": forks,
+        "cmdline": "--check --diff" if check else None,
+    }
+    runner = _run(path, folder, options, on_event=on_event, meanwhile=lambda: listener(grid))
+    grid.finish("" if runner.rc == 0 else _last_play(path))
+    listener(grid)
+    _require_answers(runner, grid, folder)
+    return PlayResult(id=folder.name, hosts=grid.results(), wall_s=time.monotonic() - grid.started, folder=folder)
+
+
+def _run(
+    playbook: Path,
+    folder: Path,
+    options: Mapping[str, Any],
+    *,
+    on_event: Callable[[Mapping[str, Any]], bool],
+    meanwhile: Callable[[], None],
+) -> Any:
+    """What ansible-runner says of the playbook once it ended. meanwhile: called several times a second.
+
+    Raises Interrupted when it was ended by Ctrl-C or SIGTERM.
+    """
+    import ansible_runner
+
+    started: list[psutil.Process] = []
+
+    def is_stopped() -> bool:
+        # Ansible's workers have sessions of their own: they would outlive the playbook that is stopped.
+        if interrupted.count and not started:
+            started.extend(psutil.Process().children(recursive=True))
+        return interrupted.count > 0
 
     with _sockets() as sockets, interrupts.catch() as interrupted:
         thread, runner = ansible_runner.run_async(
             private_data_dir=str(folder),
             project_dir=str(repository()),
-            playbook=str(path),
-            inventory=[str(inventory), str(own)],
-            limit=",".join(grid.rows),
-            extravars=dict(variables),
-            forks=forks,
-            cmdline="--check" if check else None,
+            playbook=str(playbook),
             envvars=_environment(sockets),
             ident="play",
             quiet=True,
             suppress_env_files=True,
             event_handler=on_event,
-            cancel_callback=lambda: interrupted.count > 0,
+            cancel_callback=is_stopped,
+            **options,
         )
         while thread.is_alive():
             thread.join(0.2)
-            listener(grid)
+            meanwhile()
     if interrupted.count:
+        for process in started:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         said = f"interrupted; the same command goes on where this one stopped. Ansible's output is in {folder}"
         raise interrupts.Interrupted(said, interrupted.exit_code)
-    grid.finish("" if runner.rc == 0 else _last_play(path))
-    listener(grid)
-    _require_answers(runner, grid, folder)
-    return PlayResult(id=folder.name, hosts=grid.results(), wall_s=time.monotonic() - grid.started, folder=folder)
+    return runner
 
 
 def _last_play(playbook: Path) -> str:
@@ -289,6 +324,7 @@ def _environment(sockets: str) -> dict[str, str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     return {
         "ANSIBLE_CONFIG": str(repository() / "ansible.cfg"),
+        "ANSIBLE_HOST_KEY_CHECKING": "True",  # ansible-runner would turn it off, over what the configuration says
         "ANSIBLE_SSH_CONTROL_PATH_DIR": sockets,
         "LC_ALL": "C.UTF-8",
         "PATH": path,

@@ -27,7 +27,7 @@ from .snapshot import Snapshot, Unknown
 if TYPE_CHECKING:
     from .verify import Verification
 
-__all__ = ["Outcome", "Prepared", "State", "apply", "host_input", "plan_hosts", "prepare"]
+__all__ = ["Outcome", "Prepared", "State", "apply", "host_input", "prepare"]
 
 SCHEMA = "aerie.provision/1"
 DISRUPTIVE = ("kernel", "driver", "interconnect")  # layers that what uses a GPU does not survive
@@ -110,11 +110,6 @@ class Outcome:
 
 
 LockOf = Callable[[Host, Snapshot], tuple[Lock, Path]]
-
-
-def plan_hosts(pattern: str, inventory_file: Path | None = None, forks: int = 16) -> Plan:
-    """What differs between these hosts and their locks: one probe a host, nothing changed."""
-    return prepare(pattern, inventory_file=inventory_file, forks=forks).plan
 
 
 def prepare(

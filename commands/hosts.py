@@ -3,13 +3,16 @@
 import json as jsonlib
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from invoke import Context, task
 
 from aerie.program import end_with
 
 from .screen import HOSTS, INVENTORY, JSON, lines, optional_path, show
+
+if TYPE_CHECKING:
+    from aerie.provision import Prepared
 
 __all__ = ["plan", "snapshot", "verify"]
 
@@ -21,11 +24,18 @@ __all__ = ["plan", "snapshot", "verify"]
         "inventory": INVENTORY,
         "fail_on": "exit with 3 on findings of this severity: fatal (default) or warn",
         "forks": "hosts to probe at the same time",
+        "diff": "also the changes of files that the roles write, by a play in check mode: takes longer",
         "json": JSON,
     },
 )
 def plan(
-    c: Context, host: str, inventory: str | None = None, fail_on: str = "fatal", forks: int = 16, json: bool = False
+    c: Context,
+    host: str,
+    inventory: str | None = None,
+    fail_on: str = "fatal",
+    forks: int = 16,
+    diff: bool = False,
+    json: bool = False,
 ) -> None:
     """Show what differs between hosts and their locks; changes nothing. 3: something does, 1: a host did not answer."""
     from aerie import provision
@@ -33,9 +43,12 @@ def plan(
     from aerie.report import hosts
 
     least = severity(fail_on)
-    found = provision.plan_hosts(host, optional_path(inventory), forks)
-    show(hosts.plan_view(found, inventory or ""), found.to_dict(), json=json)
-    end_with(found.exit_code(least))
+    prepared = provision.prepare(host, inventory_file=optional_path(inventory), forks=forks)
+    if diff:
+        _show_plan_and_files(prepared, inventory or "", forks, json=json)
+    else:
+        show(hosts.plan_view(prepared.plan, inventory or ""), prepared.plan.to_dict(), json=json)
+    end_with(prepared.plan.exit_code(least))
 
 
 @task(auto_shortflags=False, help={"host": "name in the inventory", "inventory": INVENTORY})
@@ -91,3 +104,15 @@ def verify(
         Path(junit).write_bytes(verification.junit(found))
     show(verification.verification_view(found, inventory or ""), found.to_dict(), json=json)
     end_with(found.exit_code(least))
+
+
+def _show_plan_and_files(prepared: "Prepared", inventory: str, forks: int, *, json: bool) -> None:
+    from rich.console import Group
+
+    from aerie import file_changes
+    from aerie.report import hosts
+    from aerie.report.file_changes import file_changes_view
+
+    files = file_changes.of_plan(prepared, forks=forks)
+    view = Group(file_changes_view(files), "", hosts.plan_view(prepared.plan, inventory))
+    show(view, {**prepared.plan.to_dict(), "files": files.to_dict()}, json=json)

@@ -99,7 +99,7 @@ def test_a_second_provisioning_runs_nothing(invoke, hosts):
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_of_the_cards_gives_its_finding_and_only_that(name, hosts, own_lab):
     chosen = lab.gpu("lab02", name)
-    (planned,) = provision.plan_hosts("lab02", hosts[0].inventory).hosts
+    (planned,) = provision.prepare("lab02", inventory_file=hosts[0].inventory).plan.hosts
     seen = {finding.id: finding.seen for finding in planned.findings}
     assert list(seen) == ([] if chosen.finding is None else [chosen.finding]), seen
 
