@@ -38,7 +38,12 @@ CHECKS: dict[str, list[str]] = {
     "types": ["mypy"],
     "tests": ["pytest"],
 }
-PARTS = {"unit": "tests/unit", "engine": "tests/engine", "lab": "tests/lab"}
+PARTS = {
+    "unit": ["tests/unit"],
+    "engine": ["tests/engine"],
+    "lab": ["tests/lab"],
+    "slow": ["-m", "slow", "tests/lab"],  # those that the others and CI leave out: see the marker in pyproject.toml
+}
 
 
 def commands(only: str = "") -> tuple[str, ...]:
@@ -47,7 +52,7 @@ def commands(only: str = "") -> tuple[str, ...]:
 
 
 def run(only: str = "", announce: Callable[[str], None] = lambda line: None) -> tuple[Check, ...]:
-    """Run every check, or only the named one; `unit`, `engine` and `lab` are pytest on that part of the tests.
+    """Run every check, or only the named one; `unit`, `engine`, `lab` and `slow` are pytest on that part of the tests.
 
     Installs requirements/test.txt first where it is missing. Goes on after a check that failed.
     """
@@ -68,7 +73,7 @@ def _select(only: str) -> dict[str, list[str]]:
     if not only:
         return CHECKS
     if only in PARTS:
-        return {only: ["pytest", PARTS[only]]}
+        return {only: ["pytest", *PARTS[only]]}
     if only in CHECKS:
         return {only: CHECKS[only]}
     raise unknown_name("--only", only, [*CHECKS, *PARTS])

@@ -32,7 +32,7 @@ def schema(c: Context, name: str) -> None:
     sys.stdout.write(jsonlib.dumps(schemas.json_schema(name), indent=2) + "\n")
 
 
-@task(auto_shortflags=False, help={"only": "one check, or a part of the tests: unit, engine, lab"})
+@task(auto_shortflags=False, help={"only": "one check, or a part of the tests: unit, engine, lab, slow"})
 def test(c: Context, only: str = "") -> None:
     """Run every check, as CI does: format, lint, types, tests."""
     from aerie import checks

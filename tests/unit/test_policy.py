@@ -1,4 +1,4 @@
-"""tests/conftest.py: a demanding test may be skipped by hand, never in CI."""
+"""Which tests run: a demanding one may be skipped by hand, never in CI; a slow one is left out unless asked for."""
 
 import os
 import subprocess
@@ -34,3 +34,11 @@ def test_a_skip_of_a_demanding_test(tmp_path, marker, ci, counted):
     result = subprocess.run(command, cwd=repository(), env=environment, capture_output=True, text=True, check=False)
     assert counted in result.stdout
     assert ("no engine here" in result.stdout) is (marker != "xdist_group")
+
+
+@pytest.mark.parametrize(("asked", "counted"), [((), "1 deselected"), (("-m", "slow"), "1 passed")])
+def test_what_is_slow_runs_when_it_is_asked_for(tmp_path, asked, counted):
+    (tmp_path / "test_it.py").write_text("import pytest\n\n@pytest.mark.slow\ndef test_it():\n    pass\n")
+    command = [sys.executable, "-m", "pytest", "-c", "pyproject.toml", *asked, str(tmp_path)]
+    result = subprocess.run(command, cwd=repository(), capture_output=True, text=True, check=False)
+    assert counted in result.stdout
