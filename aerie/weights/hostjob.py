@@ -32,7 +32,7 @@ TIMEOUT_S: Final = 7 * 86400  # stalls are found by the staging itself; this one
 OF_ATTEMPT: Final = ("result.json", "outcome.json", "progress.json", "started.json", "supervisor", "environ")
 KEPT: Final = ("PATH", "HOME", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 STOP_S: Final = 40.0
-RECORDS: Final = Path("/var/lib/aerie/weights")
+RECORDS: Final = "/var/lib/aerie/weights"
 SEEDER: Final = ("/usr/sbin/nginx", "/etc/systemd/system/aerie-seeder.service")
 
 
@@ -70,7 +70,7 @@ def _look(spec: bytes) -> dict[str, Any]:
 
 def _is_recorded(spec: Mapping[str, Any], manifest_sha256: str | None) -> bool:
     """Does the host's record of staged models name this target and manifest?"""
-    record = _document(RECORDS / f"{spec['model']}.json") or {}
+    record = _document(Path(spec.get("records", RECORDS), f"{spec['model']}.json")) or {}
     return (record.get("target"), record.get("manifest_sha256")) == (spec["target"], manifest_sha256)
 
 
@@ -91,14 +91,16 @@ def _start(folder: Path, spec: bytes) -> dict[str, Any]:
     with _alone(folder):
         if _job(folder) is not None:
             return {"job": "running", "is_new": False}
+        unit = f"aerie-{folder.name}"
+        if (folder / "started.json").exists():  # a supervisor that was killed may have left its staging at work
+            jobs.sweep(folder, unit=unit)
         for name in OF_ATTEMPT:
             (folder / name).unlink(missing_ok=True)
         write_atomic(folder / "spec.json", spec)
-        # Kept by the name of the code that runs, so that the host's own look at its processes tells the version.
         argv = [sys.executable, "-I", "-S", sys.path[0], "stage", str(folder / "spec.json"), str(folder)]
         environment = {name: os.environ[name] for name in KEPT if name in os.environ} | {"LC_ALL": "C.UTF-8"}
         job = jobs.start(
-            folder, argv, environment, unit=f"aerie-{folder.name}", timeout_s=TIMEOUT_S, stall_s=None
+            folder, argv, environment, unit=unit, timeout_s=TIMEOUT_S, stall_s=None
         )  # fmt: skip
         write_atomic(folder / "started.json", json.dumps(job.to_dict()).encode())
     return {"job": "running", "is_new": True}

@@ -15,7 +15,7 @@ from aerie.paths import repository
 if TYPE_CHECKING:
     from aerie.inventory import Host
 
-__all__ = ["CODE", "JOBS", "Runner", "ask", "code_folder"]
+__all__ = ["CODE", "JOBS", "Runner", "ask", "code_folder", "packed"]
 
 CODE = "/var/lib/aerie/code"
 JOBS = "/var/lib/aerie/jobs"
@@ -62,7 +62,7 @@ def ask(
     argv = ["sh", "-c", RUN, "sh", code_folder(), *arguments]
     result = run(argv, stdin=stdin, timeout_s=timeout_s, sudo=True)
     if result.exit_code == MISSING:
-        sent = run(["sh", "-c", UNPACK, "sh", code_folder()], stdin=_packed(), timeout_s=60, sudo=True)
+        sent = run(["sh", "-c", UNPACK, "sh", code_folder()], stdin=packed(), timeout_s=60, sudo=True)
         result = run(argv, stdin=stdin, timeout_s=timeout_s, sudo=True) if sent.exit_code == 0 else sent
     try:
         answer: dict[str, Any] = json.loads(result.stdout.strip().splitlines()[-1])
@@ -93,7 +93,8 @@ def _files() -> dict[str, bytes]:
 
 
 @cache
-def _packed() -> bytes:
+def packed() -> bytes:
+    """The code as a tar archive, the same for the same code."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as tar:
         for name, content in _files().items():

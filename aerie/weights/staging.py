@@ -21,7 +21,19 @@ from . import models, shipping
 from .document import document, target
 from .manifest import Manifest
 
-__all__ = ["SCHEMA", "HostPlan", "HostState", "Look", "Options", "Prepared", "Problem", "StagePlan", "prepare"]
+__all__ = [
+    "SCHEMA",
+    "HostPlan",
+    "HostState",
+    "Look",
+    "Options",
+    "Prepared",
+    "Problem",
+    "StagePlan",
+    "lock_for",
+    "plan_of",
+    "prepare",
+]
 
 SCHEMA = "aerie.stage-plan/1"
 WARM = 0.98  # of the bytes in the page cache: a load then reads next to nothing
@@ -231,7 +243,7 @@ def prepare(
     path = inventory_file or repository() / "inventory" / "hosts.yml"
     first = [inventory.host(from_host, path)] if from_host else []
     hosts = {host.name: host for host in (*first, *inventory.select(pattern, path))}
-    lock = _lock(hosts.values(), model, path)
+    lock = lock_for(hosts.values(), model, path)
     found = models.load(lock, model, inventory.folder(path))
     empty = StagePlan(
         model=model,
@@ -251,10 +263,10 @@ def prepare(
         manifest=found,
         options=options or Options(),
     )
-    return replace(prepared, plan=_plan(prepared, forks))
+    return replace(prepared, plan=plan_of(prepared, forks))
 
 
-def _plan(prepared: Prepared, forks: int) -> StagePlan:
+def plan_of(prepared: Prepared, forks: int) -> StagePlan:
     """Ask every host; the first usable one is the seeder, and asked whether the source answers."""
     names = list(prepared.hosts)
     with ThreadPoolExecutor(max_workers=max(1, min(forks, len(names)))) as pool:
@@ -300,7 +312,7 @@ def _state(look: Look, options: Options) -> HostState:
     return HostState.STAGED if is_verified and is_warm else HostState.TO_STAGE
 
 
-def _lock(hosts: Iterable[Host], model: str, path: Path) -> Lock:
+def lock_for(hosts: Iterable[Host], model: str, path: Path) -> Lock:
     """The lock of these hosts, as far as this model is concerned: all must name one manifest of it."""
     locks = {host.name: lock_of(host, None, path) for host in hosts}
     pins = {name: models.model_of(lock, model).manifest_sha256 for name, lock in locks.items()}
