@@ -14,7 +14,7 @@ from aerie.inventory import Host
 from aerie.lock import Weights
 from aerie.weights import fanout, following, staging
 from aerie.weights.following import State
-from aerie.weights.manifest import File, Manifest, Source
+from aerie.weights.manifest import File, Manifest, Source, digest
 from aerie.weights.staging import HostState, Options, Prepared, StagePlan
 
 MANIFEST = Manifest(
@@ -23,6 +23,7 @@ MANIFEST = Manifest(
     files=(File(path="a", size=10, sha256="a" * 64), File(path="b", size=20, sha256="b" * 64)),
 )
 NAMES = ("gpu01", "gpu02", "gpu03")
+PIN = digest(MANIFEST)
 
 
 def host(name: str) -> Host:
@@ -30,9 +31,9 @@ def host(name: str) -> Host:
 
 
 def prepared(*names: str, options: Options | None = None) -> Prepared:
-    model = {"source": "http", "location": "http://source/m/", "manifest_sha256": "c" * 64}
+    model = {"source": "http", "location": "http://source/m/", "manifest_sha256": PIN}
     return Prepared(
-        plan=StagePlan(model="m", manifest_sha256="c" * 64, files=2, size_bytes=30, seeder="", hosts=()),
+        plan=StagePlan(model="m", manifest_sha256=PIN, files=2, size_bytes=30, seeder="", hosts=()),
         inventory=Path("hosts.yml"),
         hosts={name: host(name) for name in names},
         addresses={name: f"192.0.2.{name[-1]}" for name in names},
@@ -120,7 +121,7 @@ def test_what_was_asked_for_decides_whether_there_is_something_to_do(plan, optio
 
 def test_a_host_is_told_its_peers_and_one_alone_the_source() -> None:
     spec = json.loads(prepared(*NAMES).spec("gpu02", NAMES, may_use_origin=False))
-    folder = f"m@{'c' * 12}"
+    folder = f"m@{PIN[:12]}"
     assert spec["peers"] == [
         {"name": "gpu01", "url": f"http://192.0.2.1:8378/{folder}/"},
         {"name": "gpu03", "url": f"http://192.0.2.3:8378/{folder}/"},
