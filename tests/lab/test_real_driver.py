@@ -80,7 +80,7 @@ def test_nvml_and_nvidia_smi_say_that_no_driver_is_loaded(host: LabHost, snapsho
 def test_the_plan_tells_of_another_driver_and_finds_no_fault_in_how_it_was_built(
     host: LabHost, snapshot: Snapshot
 ) -> None:
-    (planned,) = provision.plan_hosts("lab01", host.inventory).hosts
+    (planned,) = provision.prepare("lab01", inventory_file=host.inventory).plan.hosts
     seen = {finding.id: finding.seen for finding in planned.findings}
     assert seen["driver.version-mismatch"].endswith(f", library {snapshot.driver.library_version}, loaded none")
     faults = {
