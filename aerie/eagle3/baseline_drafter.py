@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from aerie.eagle3 import specforge, staged
 from aerie.eagle3.profile import Baseline, Drafter, Staged
 from aerie.errors import AerieError
+from aerie.pagecache import PassBy
 from aerie.runbook.step import Context, Json, write_atomic
 
 if TYPE_CHECKING:
@@ -76,16 +77,19 @@ def _trained(context: Context, baseline: Baseline) -> Mapping[str, Json]:
     write_atomic(config, json.dumps(shape).encode())
     features = context.scratch / "features"
     features.mkdir()
-    for index, (row, aux, last) in enumerate(_states(target, rows, drafter.aux_layers, arithmetic["dtype"])):
-        specforge.write_feature(
-            features / f"{index:05d}.ckpt",
-            input_ids=row["input_ids"],
-            loss_mask=specforge.feature_mask(row["loss_mask"]),
-            aux=aux,
-            last=last,
-            dtype=arithmetic["dtype"],
-        )
-        context.progress(index + 1, len(rows), unit="samples", note="hidden states")
+    with PassBy() as passing:
+        for index, (row, aux, last) in enumerate(_states(target, rows, drafter.aux_layers, arithmetic["dtype"])):
+            feature = features / f"{index:05d}.ckpt"
+            specforge.write_feature(
+                feature,
+                input_ids=row["input_ids"],
+                loss_mask=specforge.feature_mask(row["loss_mask"]),
+                aux=aux,
+                last=last,
+                dtype=arithmetic["dtype"],
+            )
+            passing.done(feature)
+            context.progress(index + 1, len(rows), unit="samples", note="hidden states")
 
     plan = specforge.Plan(
         target=target,

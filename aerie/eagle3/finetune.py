@@ -10,6 +10,7 @@ from aerie.eagle3 import specforge, staged
 from aerie.eagle3.parity import read_states
 from aerie.eagle3.profile import Drafter, Finetune
 from aerie.errors import AerieError
+from aerie.pagecache import PassBy, copy_tree
 from aerie.runbook.step import Context, Json
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ MLA attention.
 1. Convert every sample of the synthesis into a feature file. The last token is dropped, it has no state; the last
    layer's state goes through the target's final norm, because SpecForge applies `lm_head` alone; the mask moves by one
    (`feature_mask` in `aerie/eagle3/specforge.py` says why). Nothing is truncated, and a state that is not finite
-   ends the step. `lm_head` on the state before a generated token must find that token, in 99 of 100 if the answers
+   ends the step. Features and states pass by the page cache, where the weights lie that are served next.
+   `lm_head` on the state before a generated token must find that token, in 99 of 100 if the answers
    are greedy.
 2. Train `finetune.epochs` epochs from the exported baseline, with the baseline's own `vocab_map.pt`. Without the map
    SpecForge 0.2.0 counts a new one from the new data and puts it over the old rows of `lm_head` without a word.
@@ -74,24 +76,7 @@ def run(context: Context) -> Mapping[str, Json]:
     features.mkdir()
     # An answer of one token has nothing to draft; more than a few of them would be a target that does not answer.
     usable = [row for row in rows if sum(row["loss_mask"]) > 1]
-    head, norm = (_tensor(target, name).float() for name in ("lm_head.weight", "model.norm.weight"))
-    eps = json.loads((target / "config.json").read_bytes())["rms_norm_eps"]
-    agreed = generated = 0
-    for index, row in enumerate(usable):
-        check_mask(row)
-        states = read_states(synthesis.path, row, len(captured))
-        last = specforge.after_norm(states[:, -1], norm, eps)
-        hits, tokens = agreement(last @ head.T, row)
-        agreed, generated = agreed + hits, generated + tokens
-        specforge.write_feature(
-            features / f"{index:05d}.ckpt",
-            input_ids=row["input_ids"][:-1],
-            loss_mask=specforge.feature_mask(row["loss_mask"])[:-1],
-            aux=states[:, :-1],
-            last=last,
-            dtype=arithmetic["dtype"],
-        )
-        context.progress(index + 1, len(usable), unit="samples", note="features")
+    agreed, generated = _write_features(context, usable, features, layers=len(captured), dtype=arithmetic["dtype"])
     if agreed < _MIN_AGREEMENT * generated:
         raise AerieError(
             "synthesize",
@@ -116,7 +101,7 @@ def run(context: Context) -> Mapping[str, Json]:
         dtype=arithmetic["dtype"],
     )
     curve, checkpoint = specforge.train(plan, context.scratch, specforge.CPU, specforge.reporter(context))
-    shutil.copytree(checkpoint, context.out / "checkpoint")
+    copy_tree(checkpoint, context.out / "checkpoint")
     for name in ("train.yaml", "train.log"):
         shutil.copy(context.scratch / name, context.out / name)
     return {
@@ -132,6 +117,36 @@ def run(context: Context) -> Mapping[str, Json]:
         "loss": curve.loss,
         "accuracy": curve.accuracy,
     }
+
+
+def _write_features(
+    context: Context, rows: Sequence[Mapping[str, Json]], features: Path, *, layers: int, dtype: str
+) -> tuple[int, int]:
+    """Write a feature file for each row; (tokens that lm_head finds from the last states, generated tokens)."""
+    target, synthesis = context.inputs["target"].path / "model", context.inputs["synthesize"].path
+    head, norm = (_tensor(target, name).float() for name in ("lm_head.weight", "model.norm.weight"))
+    eps = json.loads((target / "config.json").read_bytes())["rms_norm_eps"]
+    agreed = generated = 0
+    with PassBy() as passing:
+        for index, row in enumerate(rows):
+            check_mask(row)
+            states = read_states(synthesis, row, layers)
+            last = specforge.after_norm(states[:, -1], norm, eps)
+            hits, tokens = agreement(last @ head.T, row)
+            agreed, generated = agreed + hits, generated + tokens
+            feature = features / f"{index:05d}.ckpt"
+            specforge.write_feature(
+                feature,
+                input_ids=row["input_ids"][:-1],
+                loss_mask=specforge.feature_mask(row["loss_mask"])[:-1],
+                aux=states[:, :-1],
+                last=last,
+                dtype=dtype,
+            )
+            passing.done(synthesis / row["states"])
+            passing.done(feature)
+            context.progress(index + 1, len(rows), unit="samples", note="features")
+    return agreed, generated
 
 
 def check_mask(row: Mapping[str, Json]) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from aerie.eagle3 import serving
 from aerie.eagle3.profile import Bench, Engine
 from aerie.engines import bench, vllm
-from aerie.runbook.step import Context, Json
+from aerie.runbook.step import Context, Json, Verdict, go, stop
 
-__all__ = ["doc", "run"]
+__all__ = ["doc", "gate", "run"]
 
 doc = """
 Start the target without a drafter and measure greedy decoding of the held-out prompts, at every concurrency once.
@@ -25,6 +25,11 @@ Start the target without a drafter and measure greedy decoding of the held-out p
 Wait until it generates; `/health` alone is green too early. Send each prompt as token ids to `/v1/completions` with
 `"temperature": 0, "stream": true, "return_token_ids": true`, and note when the first and the last token came.
 Tokens per second of one user leave out the first chunk, which is the time of the prompt.
+
+Weights that came in too slowly stop the run: the engine's log says how many seconds it loaded, and /proc of its process
+tree how much came from disk and by how many major faults. That tells a warm load from a cold one and from a fault storm
+(docs/weights.md); a target below 1 GiB is too little to judge.
+
 The step `control` measures the same again, interleaved with the drafters; only those figures are compared.
 """
 
@@ -33,8 +38,10 @@ def run(context: Context) -> Mapping[str, Json]:
     """Serve, measure, stop."""
     engine, values = Engine(**context.values["engine"]), Bench(**context.values["bench"])
     prompts = serving.read_prompts(context.inputs["target"].path / "prompts.held.jsonl", values.prompts)
+    weights = serving.Weights.of(context)
     with serving.servers(context, engine, {"base": None}) as servers:
         server = servers["base"]
+        loaded = weights.loaded_by(server)
         arm = bench.Arm(
             name="base",
             server=server,
@@ -51,6 +58,7 @@ def run(context: Context) -> Mapping[str, Json]:
     return {
         "engine": serving.engine_evidence(context) | {"flags": list(server.launch.flags)},
         "start_s": server.start_s,
+        "load": loaded,
         "bench": {
             "start_s": server.start_s,
             "flags": list(server.launch.flags),
@@ -58,3 +66,10 @@ def run(context: Context) -> Mapping[str, Json]:
         },
         "client": load.to_dict(),
     }
+
+
+def gate(evidence: Mapping[str, Json], values: Mapping[str, Json]) -> Verdict:
+    """Stops after a load that was cold, a fault storm, or slow for another reason."""
+    loaded = evidence["load"]
+    reason = f"weights: {loaded['kind']}, {loaded['reason']}"
+    return go(reason) if loaded["is_good"] else stop(reason)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -12,9 +13,39 @@ from aerie.engines import vllm
 from aerie.engines.bench import Prompt
 from aerie.engines.server import Server, serve
 from aerie.errors import AerieError
-from aerie.runbook.step import Context
+from aerie.runbook.step import Context, Json
+from aerie.weights import load
+from aerie.weights.onhost.residency import resident_bytes
 
-__all__ = ["engine_evidence", "read_prompts", "servers"]
+__all__ = ["Weights", "engine_evidence", "read_prompts", "servers"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """The target's weights before a server loads them: bytes in all, and how many of them the page cache holds."""
+
+    size_bytes: int
+    resident_bytes: int
+
+    @classmethod
+    def of(cls, context: Context) -> "Weights":
+        """Of the run's target, now."""
+        files = sorted((context.inputs["target"].path / "model").glob("*.safetensors"))
+        return cls(
+            size_bytes=sum(file.stat().st_size for file in files), resident_bytes=sum(map(resident_bytes, files))
+        )
+
+    def loaded_by(self, server: Server) -> dict[str, Json]:
+        """How a server that is ready took them in: the load's figures with the verdict on them, as evidence."""
+        total = server.watch.total()
+        done = load.Load(
+            size_bytes=self.size_bytes,
+            seconds=load.seconds_in_log(server.log.read_text(errors="replace")),
+            major_faults=total.major_faults,
+            read_bytes=total.read_bytes,
+            resident_bytes=self.resident_bytes,
+        )
+        return asdict(done) | asdict(load.judge(done))
 
 
 def read_prompts(path: Path, limit: int) -> tuple[Prompt, ...]:

@@ -17,6 +17,7 @@ from aerie.engines.client import connect, crowd
 from aerie.engines.server import Server
 from aerie.engines.states import read_states
 from aerie.errors import AerieError
+from aerie.pagecache import PassBy
 from aerie.runbook.step import Context, Json, write_atomic
 
 __all__ = ["doc", "run", "sample", "unique"]
@@ -39,6 +40,7 @@ before the final norm):
 Send each prompt with `"kv_transfer_params": {"include_output_tokens": true}`. The answer names its state file, which
 is whole when the lock beside it can be taken. The last token was never an input, so it has no state: a file has one
 position less than the sample has tokens. Check that the tokens in the file are the sample's and that all is finite.
+Each file is then put on the disk and out of the page cache, where the weights of the next server lie.
 """
 
 
@@ -75,7 +77,8 @@ def run(context: Context) -> Mapping[str, Json]:
     capture = vllm.Capture(layers=layers, directory=captured)
     with serving.servers(context, engine, {"capture": capture}) as servers:
         started = time.monotonic()
-        samples = asyncio.run(_generate(context, servers["capture"], prompts, values, len(layers)))
+        with PassBy() as passing:  # 828 GB at full size, and the weights are served again after this
+            samples = asyncio.run(_generate(context, servers["capture"], prompts, values, len(layers), passing))
         wall_s = time.monotonic() - started
     write_atomic(context.out / "samples.jsonl", "".join(json.dumps(row) + "\n" for row in samples).encode())
     new_tokens = sum(sum(row["loss_mask"]) for row in samples)
@@ -94,7 +97,7 @@ def run(context: Context) -> Mapping[str, Json]:
 
 
 async def _generate(
-    context: Context, server: Server, prompts: Sequence[Prompt], values: Synthesis, layers: int
+    context: Context, server: Server, prompts: Sequence[Prompt], values: Synthesis, layers: int, passing: PassBy
 ) -> list[dict[str, Any]]:
     samples: dict[str, dict[str, Any]] = {}
     waiting = iter(enumerate(prompts))
@@ -111,7 +114,7 @@ async def _generate(
                 )
                 row = sample(number, prompt, answer["choices"][0]["token_ids"])
                 written = Path(answer["kv_transfer_params"]["hidden_states_path"])
-                await asyncio.to_thread(_keep, written, row, context.out, layers)
+                await asyncio.to_thread(_keep, written, row, context.out, layers, passing)
                 samples[prompt.id] = row
                 context.progress(len(samples), len(prompts), unit="prompts")
 
@@ -119,7 +122,7 @@ async def _generate(
     return [samples[prompt.id] for prompt in prompts]
 
 
-def _keep(written: Path, row: Mapping[str, Any], out: Path, layers: int) -> None:
+def _keep(written: Path, row: Mapping[str, Any], out: Path, layers: int, passing: PassBy) -> None:
     lock = written.with_name(f"{written.name}.lock")
     with open(lock) as file:
         fcntl.flock(file, fcntl.LOCK_SH)  # held by the engine until the file is whole
@@ -135,3 +138,4 @@ def _keep(written: Path, row: Mapping[str, Any], out: Path, layers: int) -> None
             remedy="The engine gave another request's states, or broken ones: nothing may be trained on them.",
         )
     shutil.move(written, out / row["states"])
+    passing.done(out / row["states"])

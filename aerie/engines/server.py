@@ -23,6 +23,7 @@ import psutil
 
 from aerie.engines import guard
 from aerie.errors import AerieError
+from aerie.weights.load import Watch
 
 __all__ = ["Launch", "Server", "log_tail", "serve"]
 
@@ -57,6 +58,7 @@ class Server:
         self._started = time.monotonic()
         self.port = _free_port() if self._chosen_port else _checked_port(port)
         self._process = self._spawn()
+        self.watch = Watch(self.pid)  # what the tree read from disk; sampled until it is ready
 
     @property
     def url(self) -> str:
@@ -107,6 +109,7 @@ class Server:
         """Did it generate? Starts it anew on another port if the chosen one was taken meanwhile; raises if it died."""
         if self.start_s is not None:
             return True
+        self.watch.sample()
         if not self.is_alive():
             self._retry_on_another_port()
             return False
@@ -126,6 +129,7 @@ class Server:
                 self._attempts += 1
                 self.port = _free_port()
                 self._process = self._spawn()
+                self.watch = Watch(self.pid)
                 return
         self.check()
 

@@ -1,14 +1,17 @@
 """The pure parts of the serving steps: what they compare, count and drop."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 
-from aerie.eagle3 import serving
+from aerie.eagle3 import serve_base, serving
 from aerie.eagle3.control import divergence, forced, gap_nats
 from aerie.eagle3.synthesize import sample, unique
 from aerie.engines.bench import Prompt
 from aerie.errors import AerieError
+from aerie.runbook.step import Decision
+from aerie.weights import load
 
 
 @pytest.mark.parametrize(
@@ -69,3 +72,11 @@ def test_prompts_are_read_in_order_and_too_few_are_an_error(tmp_path):
     assert serving.read_prompts(path, 2) == (prompt("p0", 0), prompt("p1", 1))
     with pytest.raises(AerieError, match="'3 prompts', expected at least 4"):
         serving.read_prompts(path, 4)
+
+
+@pytest.mark.parametrize(("seconds", "decision"), [(1.0, Decision.GO), (600.0, Decision.STOP)])
+def test_serving_stops_after_weights_that_came_in_cold(seconds: float, decision: Decision) -> None:
+    done = load.Load(size_bytes=10 * 10**9, seconds=seconds, major_faults=100, read_bytes=10 * 10**9)
+    verdict = serve_base.gate({"load": asdict(load.judge(done))}, {})
+    assert verdict.decision == decision
+    assert verdict.reasons[0].startswith("weights: streamed, " if decision is Decision.GO else "weights: cold, ")
