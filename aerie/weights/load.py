@@ -97,30 +97,29 @@ def _because(kind: Kind, load: Load, floor_gb_s: float) -> str:
 
 
 class Watch:
-    """Counts for the tree below the process `root`, itself included, from now on.
+    """Counts for the tree below the process `root`, itself included, from now on; sample while the root lives.
 
-    A process counts until its last sample: sample every second or more often.
+    A process that ended counts too once its parent has taken note of it: the kernel adds its figures to the parent's.
     """
 
     def __init__(self, root: int) -> None:
         self.root = root
-        self._last: dict[tuple[int, str], Counters] = {}
-        self.sample()
-        self._first = tuple(self._last.values())
+        self._first = self._last = _tree(root)
 
     def sample(self) -> None:
         """Read /proc once more."""
-        for pid in (self.root, *descendants(self.root)):
-            if (read := _read(pid)) is not None:
-                self._last[read[0]] = read[1]
+        now = _tree(self.root)
+        if now.major_faults >= self._last.major_faults:  # else one has ended, and its parent has yet to take note
+            self._last = now
 
     def total(self) -> Counters:
         """Major faults and bytes from disk up to the last sample; bytes are None if any process hides its own."""
-        last, first = tuple(self._last.values()), self._first
-        faults = sum(one.major_faults for one in last) - sum(one.major_faults for one in first)
-        read, before = ([one.read_bytes for one in many if one.read_bytes is not None] for many in (last, first))
-        is_known = len(read) == len(last)
-        return Counters(major_faults=faults, read_bytes=sum(read) - sum(before) if is_known else None)
+        first, last = self._first, self._last
+        is_known = first.read_bytes is not None and last.read_bytes is not None
+        return Counters(
+            major_faults=last.major_faults - first.major_faults,
+            read_bytes=(last.read_bytes or 0) - (first.read_bytes or 0) if is_known else None,
+        )
 
 
 def seconds_in_log(text: str) -> float | None:
@@ -133,14 +132,18 @@ def seconds_in_log(text: str) -> float | None:
     return max((value for value in seconds if value < 86_400), default=None)
 
 
-def _read(pid: int) -> tuple[tuple[int, str], Counters] | None:
-    """((pid, start time), counters): a pid may be given again. None when the process is gone."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    # Fields 12 and 22 of proc(5); the first two are cut off above.
-    return (pid, fields[19]), Counters(major_faults=int(fields[9]), read_bytes=_read_bytes(pid))
+def _tree(root: int) -> Counters:
+    """Of the live processes, each with its children that ended."""
+    faults, read = 0, []
+    for pid in (root, *descendants(root)):
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        faults += int(fields[9]) + int(fields[10])  # majflt and cmajflt of proc(5); two fields are cut off above
+        read.append(_read_bytes(pid))
+    known = [count for count in read if count is not None]
+    return Counters(major_faults=faults, read_bytes=sum(known) if len(known) == len(read) else None)
 
 
 def _read_bytes(pid: int) -> int | None:

@@ -97,6 +97,7 @@ class Fetch:
                 self._paths, ready, [one for one in offers if one is not None],
                 position=self._spec.position, hosts=1 + len(self._spec.peers),
                 may_use_origin=self._spec.may_use_origin,
+                is_quiet=now - self._alive_at >= min(schedule.PATIENCE_S, self._spec.idle_s / 2),
             )  # fmt: skip
             if choice is None:
                 return

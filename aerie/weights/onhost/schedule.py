@@ -5,13 +5,16 @@ the seeder and everything else from whoever has finished it. Nobody coordinates:
 Standard library only, for this runs on the hosts.
 """
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["LIMIT_PER_PEER", "Choice", "Source", "choose"]
+__all__ = ["LIMIT_PER_PEER", "PATIENCE_S", "Choice", "Source", "choose"]
 
-LIMIT_PER_PEER = 2  # transfers at once from one peer; more would only finish later, so that others wait for the file
+LIMIT_PER_PEER = 1  # transfers at once from one peer: a second would only finish later, and others wait for the file
+PATIENCE_S = 30.0  # without a move anywhere: the owner of a file that nobody fetches is taken for dead then
+ROOM_FOR_THE_LAST = 3  # transfers from peers beside one of the seeder's last files, which would starve among more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,42 +48,69 @@ def choose(
     position: int,
     hosts: int,
     may_use_origin: bool,
-    limit_per_peer: int = LIMIT_PER_PEER,
+    is_quiet: bool = False,
 ) -> Choice | None:
     """The next transfer that this host should begin, or None when it should wait for one to end or a peer to finish.
 
     paths: all files of the manifest in its order; missing: those neither verified here nor under way.
     position: this host's number among `hosts`; 0 is the seeder. An origin has no limit but the caller's own.
     A host alone has position 0, hosts 1 and no peers. Call again after every change, until it gives None.
+    is_quiet: nothing has moved here or at the peers for PATIENCE_S; what others should have fetched is fetched then.
     """
-    open_sources = [
-        source for source in sources if (may_use_origin if source.is_origin else source.active < limit_per_peer)
-    ]
-    receivers = max(1, hosts - 1)
-    idle = not any(source.active for source in sources)
-    best: tuple[tuple[object, ...], Choice] | None = None
-    for index, path in enumerate(paths):
-        if path not in missing:
+    peers = [source for source in sources if not source.is_origin]
+    sound = [source for source in peers if not source.failures]
+    holders = Counter(path for source in sound for path in paths if source.holds(path) and path not in source.avoid)
+    view = _View(paths, peers, holders, position, hosts, is_quiet)
+    best: tuple[tuple[int | bool, ...], Choice] | None = None
+    for rank, source in enumerate(sources):
+        if not may_use_origin if source.is_origin else not view.is_open(source):
             continue
-        holders = sum(source.holds(path) for source in sources if not source.is_origin)
-        mine = position == 0 or index % receivers == (position - 1) % receivers
-        if holders == 1 and not mine and not idle:
-            continue  # its owner is about to fetch it, and has a link of its own to hand it on
-        turn = (index - position) % len(paths) if position else index
-        for source in open_sources:
-            if not source.holds(path):
+        for index, path in enumerate(paths):
+            if path not in missing or not source.holds(path):
                 continue
-            size = len(paths) if source.have is None else len(source.have)
+            if not source.is_origin and not view.may_take(index, source):
+                continue
             key = (
-                path in source.avoid,
-                source.failures,
-                source.is_origin,
-                not mine,
-                holders,
-                source.active,
-                size,
-                turn,
-            )
+                path in source.avoid, source.failures, source.is_origin, holders[path] > 1, view.distance(index),
+                index, source.active, (rank - position) % len(sources),
+            )  # fmt: skip
             if best is None or key < best[0]:
                 best = key, Choice(path, source.name)
     return best[1] if best else None
+
+
+class _View:
+    """What a host knows of the others. A file that one peer alone has is fetched from there by its owner only."""
+
+    def __init__(
+        self, paths: Sequence[str], peers: Sequence[Source], holders: Counter[str], position: int, hosts: int,
+        is_quiet: bool,
+    ) -> None:  # fmt: skip
+        self.paths, self.holders, self.position, self.is_quiet = paths, holders, position, is_quiet
+        self.failed = frozenset(path for source in peers for path in source.avoid)
+        self.receivers = max(1, hosts - 1)
+        self.scarce = sum(holders[path] == 1 for path in paths)
+        sizes = [len(paths) if source.have is None else len(source.have) for source in peers]
+        fullest = [source for source, size in zip(peers, sizes, strict=True) if size == max(sizes)]
+        self.seeder = fullest[0] if len(fullest) == 1 else None
+        self.from_peers = sum(source.active for source in peers if source is not self.seeder)
+
+    def is_open(self, source: Source) -> bool:
+        """Whether one more transfer from this peer makes sense now."""
+        if source.active >= LIMIT_PER_PEER:
+            return False
+        ends = self.seeder is not None and self.seeder.active > 0 and self.scarce <= self.receivers
+        return source is self.seeder or not (ends and self.from_peers >= ROOM_FOR_THE_LAST)
+
+    def may_take(self, index: int, source: Source) -> bool:
+        """Whether a file may come from this peer: one that others have too does not come from the seeder, for its link
+        is for what nobody else has."""
+        if self.is_quiet or self.position == 0 or self.paths[index] in self.failed:
+            return True
+        if self.holders[self.paths[index]] > 1:
+            return source is not self.seeder or self.scarce == 0
+        return self.distance(index) == 0
+
+    def distance(self, index: int) -> int:
+        """From this host to the file's owner, so that each host begins with another owner's files; 0: it is its own."""
+        return 0 if self.position == 0 else (index - (self.position - 1)) % self.receivers

@@ -73,14 +73,20 @@ def test_real_loads_are_told_apart_by_what_the_processes_did(
     # The reader is a child of a child, as an engine's worker is, and waits to be counted.
     child = f"import os, sys\npath = {str(path)!r}\nos.read(0, 1)\n{READERS[reader]}\nos.write(1, b'x')\nos.read(0, 1)"
     parent = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {child!r}], check=True)"
+    parent += "\nprint('x', flush=True)\nsys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None and process.stdout is not None
         watch = load.Watch(process.pid)
-        process.stdin.write(b"go")
+        process.stdin.write(b"g")
         process.stdin.flush()
         process.stdout.read(1)
         watch.sample()
-        process.communicate(b"")
+        running = watch.total()
+        process.stdin.write(b"o")
+        process.stdin.flush()
+        process.stdout.read(1)  # of the parent, which has waited for the reader
+        watch.sample()
+    assert (watch.total().read_bytes or 0) - (running.read_bytes or 0) < size // 2, "counted once, alive or ended"
     total = watch.total()
     if kind == "cold" and (total.read_bytes or 0) < size:
         pytest.skip("this file system reads from no disk")
