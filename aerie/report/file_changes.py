@@ -20,10 +20,15 @@ def file_changes_view(found: FileChanges) -> RenderableType:
     lines = []
     for (path, diff), names in hosts.items():
         lines.append(Text.assemble((fold(sorted(names)), "bold"), f"  {path}"))
-        lines += [Text(f"  {line}", STYLES.get(line[:1], "")) for line in diff.splitlines()]
+        lines += [_whole(line) for line in diff.splitlines()]
     for host, error in found.errors.items():
         lines.append(Text.assemble((host, "bold"), ("  not all of its files are known", "bold red")))
         lines += [Text(f"  {line}") for line in error.splitlines()]
     total = len({(change.host, change.path) for change in found.changes})
     count = f"{total} file{'' if total == 1 else 's'} would change"
     return Group(*lines, Text(f"{count}; what programs write (an initramfs, packages) is not shown", style="bold"))
+
+
+def _whole(line: str) -> Text:
+    """A line of a diff, never broken: who copies one wants the file's."""
+    return Text(f"  {line}", STYLES.get(line[:1], ""), no_wrap=True, overflow="ignore")
