@@ -212,16 +212,20 @@ def until_fetching(process: "subprocess.Popen[str]") -> None:
 def test_a_staging_goes_on_without_its_controller_and_the_next_one_attaches(
     two: Lab, active: Callable[[str], list[bool]], own_lab: Path, said: Said
 ) -> None:
-    lab.hub_mode("slow", path="model*.safetensors")
-    with two.start("stage", "--host", BOTH, "--model", "drafter", "--yes") as process:
+    command = ("stage", "--host", BOTH, "--model", "drafter", "--yes")
+    lab.hub_mode("stall", path="model*.safetensors")  # half of the file and no more, until it is mended
+    with two.start(*command) as process:
         until_fetching(process)
         process.kill()
-    lab.hub_mode("normal")
     started = said(two.hosts[0], "cat", f"{two.job('drafter')}/started.json")
     assert active(f"aerie-{two.job('drafter').rsplit('/', 1)[1]}")[0]
     assert active("aerie-seeder") == [True, True]
-    code, rows = two.stage("drafter")
-    assert (code, [row["state"] for row in rows.values()]) == (0, ["done", "done"])
+    with two.start(*command) as process:
+        until_fetching(process)
+        lab.hub_mode("normal")
+        stdout, stderr = process.communicate(timeout=400)
+    rows = {row["host"]: row for row in json.loads(stdout.splitlines()[-1])["hosts"]}
+    assert (process.returncode, [row["state"] for row in rows.values()]) == (0, ["done", "done"]), stderr
     assert rows["lab01"]["attached"]
     assert said(two.hosts[0], "cat", f"{two.job('drafter')}/started.json") == started
     assert active("aerie-seeder") == [False, False]
