@@ -366,8 +366,11 @@ def _message(result: Mapping[str, Any]) -> str:
     failed = [one for one in result.get("results", ()) if isinstance(one, Mapping) and one.get("failed")]
     parts = [str(one.get("msg", "")) for one in failed] or [str(result.get("msg", ""))]
     parts += [str(result[key]) for key in ("stderr", "module_stderr") if result.get(key)]
-    if not result.get("stderr") and result.get("stdout"):
-        parts.append(str(result["stdout"]))
+    stdout = str(result.get("stdout", ""))
+    if not result.get("stderr"):
+        parts.append(stdout)
+    elif (start := stdout.find("dpkg: error")) >= 0:  # apt's stderr says only that dpkg failed
+        parts.append(stdout[start:])
     lines = [line for part in parts for line in part.strip().splitlines() if line.strip()]
     if len(lines) > ERROR_LINES:
         lines = [lines[0], f"… {len(lines) - ERROR_LINES} lines …", *lines[2 - ERROR_LINES :]]

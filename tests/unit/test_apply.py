@@ -59,6 +59,17 @@ def test_a_failed_loop_says_what_its_items_say():
     assert seen.results()[0].error == "Install: 590.48.01 is not built for 6.17.0-20"
 
 
+def test_what_dpkg_says_is_told_where_apt_says_only_that_it_failed():
+    seen = grid("base")
+    stdout = "Unpacking figlet ...\r\ndpkg: error processing archive f.deb (--unpack):\r\n No space left on device\r\n"
+    stderr = "E: Sub-process /usr/bin/dpkg returned an error code (1)"
+    seen.feed(event("failed", "base", res={"msg": "apt-get failed", "stdout": stdout, "stderr": stderr}))
+    assert seen.results()[0].error.splitlines() == [
+        "Install: apt-get failed", stderr, "dpkg: error processing archive f.deb (--unpack):",
+        " No space left on device",
+    ]  # fmt: skip
+
+
 def test_an_ignored_failure_is_none():
     seen = grid("driver")
     seen.feed(event("failed", "driver", res={"msg": "no"}, ignore_errors=True))
