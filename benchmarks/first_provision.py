@@ -5,6 +5,8 @@
 AERIES and PLAINS: comma lists of fresh hosts that want the same, as many of one as of the other (`lab.up 2 --gpus bare`
 gives a pair); taken in turns. The peer gets the layers that aerie's plan found, the same variables and this project's
 ansible.cfg; finding them out is not in its time. aerie's time is the whole command: plan, play, reboot, verification.
+
+Not measured yet (2026-11-30): the play is the same, so what aerie adds is its plan, its verification and the events.
 """
 
 import json

@@ -4,6 +4,8 @@
 
 ONE: a host; MANY: a pattern, for example of eight lab hosts, which share the controller's processors. Whole commands
 are measured, from nothing, in turns; prints the median seconds and their ratio (wanted: at most 3).
+
+2026-11-30, eight lab hosts on two busy cores (load 27), 2 repetitions: 5.5 s and 16.2 s, ratio 2.97.
 """
 
 import os
