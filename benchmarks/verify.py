@@ -7,9 +7,9 @@ benchmarks/verify_peer.py, as many requirements, by single commands over testinf
 with no snapshot to share. Both start from nothing: no connection is open, Python is started anew. Hosts are never at
 0 ms, so each latency of LATENCIES_MS ("0,1,20") is measured too, by benchmarks/relay.py in front of the host.
 
-2026-11-30, two busy cores shared with the lab host (load 17), medians of 3: 8.1 s against 22.1 s at 0 ms, ratio 2.7; 2.9
-at 1 ms; 3.0 at 20 ms. Five was wanted and is not reached there: of some 1.2 s of processor time of ours 0.35 s are the
-tests, the rest are imports (Invoke 0.13, pydantic 0.15, paramiko 0.13, pytest 0.14 s), which no latency makes smaller.
+2026-11-30, two busy cores shared with the lab host (load 17), medians of 3: 8.1 s against 22.1 s at 0 ms, ratio 2.7;
+2.9 at 1 ms; 3.0 at 20 ms. Five was wanted and is not reached. Of ours some 1.2 s is processor time, of which 0.35 s are
+the tests and most of the rest imports: Invoke 0.13, pydantic and the inventory 0.16, paramiko 0.13, pytest 0.14 s.
 """
 
 import json
