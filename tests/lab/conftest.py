@@ -1,14 +1,20 @@
 """Lab hosts for tests: one lab per test run, in a state folder of its own; a developer's lab is not touched."""
 
 import fcntl
+import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import lab
 from aerie.errors import AerieError
+from aerie.paths import repository
 from lab.command import require_machine
 
 
@@ -79,6 +85,25 @@ def cards_host(cards_lab: None, own_lab: Path) -> lab.LabHost:
     (host,) = lab.up(1)
     lab.gpu(host.name, "healthy8")
     return host
+
+
+@pytest.fixture(scope="session")
+def call() -> Callable[..., tuple[int, dict[str, Any]]]:
+    """Call a task as an operator would, with the inventory and the state folder of a host's lab.
+
+    Gives its exit code and its last JSON line.
+    """
+
+    def run(host: lab.LabHost, *arguments: str, timeout_s: float = 1200) -> tuple[int, dict[str, Any]]:
+        argv = [Path(sys.executable).parent / "invoke", *arguments, "--json", "--inventory", host.inventory]
+        done = subprocess.run(
+            argv, capture_output=True, text=True, check=False, timeout=timeout_s, cwd=repository(),
+            stdin=subprocess.DEVNULL, env={**os.environ, "XDG_STATE_HOME": str(host.state.parent.parent)},
+        )  # fmt: skip
+        assert done.stdout.strip(), f"{arguments}: exit {done.returncode}\n{done.stderr}"
+        return done.returncode, json.loads(done.stdout.strip().splitlines()[-1])
+
+    return run
 
 
 @pytest.fixture

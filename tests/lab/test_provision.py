@@ -1,9 +1,6 @@
 """From nothing: two bare GPU hosts are planned, provisioned, verified, upgraded, broken and taken back."""
 
-import json
-import os
-import subprocess
-import sys
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,6 @@ from lab import LabHost, scenario
 
 pytestmark = pytest.mark.lab
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 BOTH = "lab01,lab02"
 GPU_LAYERS = ["driver", "cuda"]
 # A provisioned host has its driver, and ACS is cleared: what `bare` says of a new host is over.
@@ -34,19 +30,9 @@ def hosts(lab_home: Path) -> Iterator[tuple[LabHost, ...]]:
 
 
 @pytest.fixture(scope="module")
-def invoke(hosts: tuple[LabHost, ...], lab_home: Path):
+def invoke(call, hosts):
     """Run a task against the lab's inventory, as an operator would; its exit code and its last JSON line."""
-
-    def run(*arguments: str, timeout_s: float = 600) -> tuple[int, dict[str, Any]]:
-        done = subprocess.run(
-            [Path(sys.executable).parent / "invoke", *arguments, "--json", "--inventory", hosts[0].inventory],
-            capture_output=True, text=True, check=False, timeout=timeout_s, cwd=REPOSITORY, stdin=subprocess.DEVNULL,
-            env={**os.environ, "XDG_STATE_HOME": str(lab_home)},
-        )  # fmt: skip
-        assert done.stdout.strip(), f"{arguments}: exit {done.returncode}\n{done.stderr}"
-        return done.returncode, json.loads(done.stdout.strip().splitlines()[-1])
-
-    return run
+    return functools.partial(call, hosts[0])
 
 
 def driver_of(host: LabHost) -> str:
