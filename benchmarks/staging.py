@@ -112,7 +112,6 @@ def _measure(bench: Bench, arm: Callable[[Bench], None]) -> tuple[float, float]:
     """(wall, processor) seconds of an arm, its processes included."""
     shutil.rmtree(bench.work, ignore_errors=True)
     bench.work.mkdir()
-    os.sync()
     for file in bench.source.iterdir():
         file.read_bytes()
     began, used = time.perf_counter(), _processor_s()
@@ -145,7 +144,8 @@ def _checksum(bench: Bench) -> None:
 
 def _by_hand(bench: Bench) -> None:
     _aria2(bench)
-    script = f"printf '%s\\n' {bench.work}/*.safetensors | xargs -P {os.cpu_count()} -n 1 openssl dgst -sha256 && sync"
+    script = f"printf '%s\\n' {bench.work}/*.safetensors | xargs -P {os.cpu_count()} -n 1 openssl dgst -sha256"
+    script += f" && sync {bench.work}/*.safetensors"
     _run(["sh", "-c", script])
 
 
@@ -202,6 +202,7 @@ def _make(folder: Path, files: int, mib: int) -> Path:
         with open(folder / f"model-{number:05d}-of-{files:05d}.safetensors", "wb") as file:
             for _ in range(mib):
                 file.write(os.urandom(1 << 20))
+            os.fsync(file.fileno())
     return folder
 
 
