@@ -17,6 +17,7 @@ import lab
 from aerie import lock, verify
 from aerie.verification import Outcome
 from lab import LabHost
+from roles import applied
 
 pytestmark = pytest.mark.lab
 
@@ -128,6 +129,11 @@ def test_the_seeder_gives_whole_files_to_the_hosts_of_the_staging_alone(
         assert elsewhere.stdout == "403"
     finally:
         said(first, "systemctl", "stop", "aerie-seeder")
+
+
+def test_the_role_changes_nothing_a_second_time(two: Lab, own_lab: Path) -> None:
+    again = applied(two.hosts[0], "weights")
+    assert (again.state, again.error, dict(again.cells)) == ("ok", "", {"weights": "ok"})
 
 
 def test_a_second_run_starts_no_job_and_no_play(two: Lab, staged: dict[str, Any], said: Said) -> None:
