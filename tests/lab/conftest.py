@@ -3,10 +3,12 @@
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +106,41 @@ def call() -> Callable[..., tuple[int, dict[str, Any]]]:
         return done.returncode, json.loads(done.stdout.strip().splitlines()[-1])
 
     return run
+
+
+@pytest.fixture(scope="session")
+def pair(lab_home: Path) -> tuple[lab.LabHost, ...]:
+    """Two fresh hosts with cards and no driver.
+
+    One pair for all files test_provision*.py, which pytest runs one after the other; others take the lab down.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(lab_home))
+        lab.down()
+        return lab.up(2, gpus="bare")
+
+
+@dataclass(frozen=True, slots=True)
+class Provisioned:
+    """What `provision` of the pair gave. log: what its play said; boots: the boot that each host was in before."""
+
+    exit_code: int
+    outcome: dict[str, Any]
+    log: str
+    boots: list[str]
+
+
+@pytest.fixture(scope="session")
+def provisioned(pair: tuple[lab.LabHost, ...], call: Callable[..., tuple[int, dict[str, Any]]]) -> Provisioned:
+    """The pair, brought from nothing to the lock `lab`. On lab01 lies what NVIDIA's keyring package leaves."""
+    (uri,) = re.findall(r'(?m)^uri = "(.*)"', (pair[0].inventory.parent / "locks/lab.lock.toml").read_text())
+    key = "/usr/share/keyrings/other.gpg"
+    assert pair[0].ssh(["curl", "-sSfo", key, f"{uri}cuda-archive-keyring.gpg"]).returncode == 0
+    pair[0].ssh(["tee", "/etc/apt/sources.list.d/cuda.list"], stdin=f"deb [signed-by={key}] {uri} /\n".encode())
+    boots = [host.ssh(["cat", "/proc/sys/kernel/random/boot_id"]).stdout.decode().strip() for host in pair]
+    code, outcome = call(pair[0], "provision", "--host", "lab01,lab02", "--yes")
+    log = "".join(path.read_text() for path in Path(outcome["folder"]).rglob("stdout"))
+    return Provisioned(code, outcome, log, boots)
 
 
 @pytest.fixture
