@@ -6,6 +6,7 @@ their parent, and until they are gone they hold the target's lock, which they in
 
 import asyncio
 import os
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,13 @@ class Ended:
 
     exit_code: int
     output: str
+
+    @property
+    def words(self) -> str:
+        """ "exit code 1", or "killed by SIGBUS"."""
+        if self.exit_code >= 0:
+            return f"exit code {self.exit_code}"
+        return f"killed by {signal.Signals(-self.exit_code).name}"
 
 
 class Child:

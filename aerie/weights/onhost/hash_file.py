@@ -6,24 +6,27 @@ does not (0.22 against 0.67 GB/s on one core, 2026-11). One process per file: co
 """
 
 import hashlib
+import mmap
 import os
 import sys
 
 __all__ = ["main"]
 
-READ_BYTES = 256 * 1024  # stays in the second-level cache; larger reads were slower
+# Mapped pages are hashed where they lie; copied out by reads of 64 to 256 KiB, a GB takes 0.07 processor seconds more
+# (0.67 against 0.75, the hash alone 0.66; 2026-11). Where the disk cannot give a page, SIGBUS ends this process.
+WINDOW_BYTES = 8 << 20
 
 
 def main(kind: str, size: str, path: str) -> None:
     """Print "HASH SIZE MTIME_NS INODE" of the file as it is on the disk now."""
     git_head = f"blob {size}\0".encode()  # as manifest.hasher
     state = hashlib.sha256() if kind == "sha256" else hashlib.sha1(git_head, usedforsecurity=False)
-    buffer = bytearray(READ_BYTES)
-    view = memoryview(buffer)
     with open(path, "rb", buffering=0) as file:
         before = os.fstat(file.fileno())
-        while count := file.readinto(buffer):
-            state.update(view[:count])
+        for offset in range(0, before.st_size, WINDOW_BYTES):
+            length = min(WINDOW_BYTES, before.st_size - offset)
+            with mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ, offset=offset) as window:
+                state.update(window)
         os.fsync(file.fileno())
         after = os.fstat(file.fileno())
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):

@@ -47,7 +47,7 @@ class Verifier:
                 assert ended is not None, "a wait without a limit ends with the process"
                 if ended.exit_code == 0:
                     return _hashed(file, ended.output)
-                reason = (ended.output.splitlines() or [f"exit code {ended.exit_code}"])[-1]
+                reason = (ended.output.splitlines() or [ended.words])[-1]
         raise AerieError(
             str(path), seen=f"{_TRIES} times: {reason}", expected="a file that can be read and hashed",
             remedy="Look at the kernel's log for errors of the disk, and for what kills processes.",
