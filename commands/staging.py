@@ -25,6 +25,7 @@ __all__ = ["stage"]
         "plan": "only show what would be fetched and what stands in the way (so does invoke --dry)",
         "deep": "hash what is there again, and fetch what differs",
         "from_host": "the host that fetches from the source, and serves the others; the first one unless given",
+        "source": "where to look before the lock's source: http://…, user@host:/folder (rsync over ssh), or a folder",
         "sweep_partials": "remove partial files that nobody goes on with, of other tools too",
         "no_warm": "leave the files out of memory",
         "inventory": INVENTORY,
@@ -41,6 +42,7 @@ def stage(
     plan: bool = False,
     deep: bool = False,
     from_host: str = "",
+    source: str = "",
     sweep_partials: bool = False,
     no_warm: bool = False,
     inventory: str = "",
@@ -52,7 +54,7 @@ def stage(
     """Bring a model onto hosts, every file verified, into memory where it fits; goes on where it was."""
     from aerie.weights import fanout, staging
 
-    options = staging.Options(deep=deep, warm=not no_warm, sweep_partials=sweep_partials)
+    options = staging.Options(deep=deep, warm=not no_warm, sweep_partials=sweep_partials, source=source)
     where: dict[str, Any] = {"inventory_file": optional_path(inventory), "from_host": from_host}
     prepared = staging.prepare(host, model, **where, options=options, forks=forks)
     _agree(prepared.plan, inventory, only_plan=plan or c.config.run.dry, yes=yes, no_input=no_input, json=json)

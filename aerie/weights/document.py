@@ -1,9 +1,11 @@
 """What a host is told of a staging: the document aerie.staging/1, made from a lock's table and a manifest."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from aerie.errors import UsageError
 from aerie.lock import Weights
 
 from . import manifest as manifests
@@ -23,6 +25,7 @@ def document(
     weights: Weights,
     manifest: Manifest,
     *,
+    source: str = "",
     peers: Sequence[Mapping[str, str]] = (),
     position: int = 0,
     may_use_origin: bool = True,
@@ -32,14 +35,16 @@ def document(
 ) -> dict[str, Any]:
     """The staging of `manifest`, a model of the lock's table `weights`, as JSON types.
 
-    peers: {name, url} of other hosts that stage the same; position: of this host among them, 0 first.
+    source: where to look before the lock's own: an http address, "user@host:/folder" or "rsync://…", or a folder of the
+    host; the manifest decides what the files are. peers: {name, url} of other hosts that stage the same; position: of
+    this host among them, 0 first.
     """
     return {
         "schema": SCHEMA,
         "model": manifest.model,
         "target": target(weights.path, manifest.model, manifests.digest(manifest)),
         "manifest": manifests.to_dict(manifest),
-        "sources": [_origin(weights, manifest.model)],
+        "sources": [*([_named(source)] if source else []), _origin(weights, manifest.model)],
         "peers": [dict(peer) for peer in peers],
         "position": position,
         "may_use_origin": may_use_origin,
@@ -48,6 +53,16 @@ def document(
         "sweep_partials": sweep_partials,
         "deep": deep,
     }
+
+
+def _named(source: str) -> dict[str, str]:
+    """A source as an operator writes it. Raises UsageError for what is none."""
+    kinds = {"http": r"https?://\S+", "rsync": r"rsync://\S+|[^\s/:]+:/(?!/)\S*", "folder": r"/\S*"}
+    kind = next((kind for kind, form in kinds.items() if re.fullmatch(form, source)), None)
+    if kind is None:
+        expected = "http://…, https://…, rsync://…, user@host:/folder, or the path of a folder, without blanks"
+        raise UsageError("--source", seen=source, expected=expected, remedy="Correct it.")
+    return {"kind": kind, "url": f"{source.rstrip('/')}/"}
 
 
 def _origin(weights: Weights, model: str) -> dict[str, str]:

@@ -176,11 +176,15 @@ class StagePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """One run's choices. deep: hash what is there again; sweep_partials: remove what other tools left half."""
+    """One run's choices. deep: hash what is there again; sweep_partials: remove what other tools left half.
+
+    source: where to look before the lock's own source, as `document` takes it.
+    """
 
     deep: bool = False
     warm: bool = True
     sweep_partials: bool = False
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +216,7 @@ class Prepared:
         told = document(
             self.weights,
             self.manifest,
+            source=self.options.source,
             peers=[{"name": name, "url": self._url(name, folder)} for name in others],
             position=[*among, host].index(host),
             may_use_origin=may_use_origin,

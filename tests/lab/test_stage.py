@@ -205,6 +205,21 @@ def test_a_byte_that_flipped_without_a_trace_is_found_by_hashing_and_that_shard_
     assert two.failed("lab02", deep=True) == {}
 
 
+def test_a_host_takes_the_files_from_another_over_ssh(
+    two: Lab, staged: dict[str, Any], own_lab: Path, said: Said
+) -> None:
+    first, second = two.hosts
+    own = "/root/.ssh/id_ed25519"
+    public = said(second, "sh", "-ec", f"ssh-keygen -q -t ed25519 -N '' -f {own}; cat {own}.pub")
+    first.ssh(["tee", "-a", "/root/.ssh/authorized_keys"], stdin=public.encode())
+    key = said(first, "cat", "/etc/ssh/ssh_host_ed25519_key.pub")
+    second.ssh(["tee", "-a", "/root/.ssh/known_hosts"], stdin=f"{first.address} {key}".encode())
+    said(second, "rm", "-r", two.target("tiny"))
+    code, rows = two.stage("tiny", "--source", f"root@{first.address}:{two.target('tiny')}", hosts="lab02")
+    assert (code, list(rows["lab02"]["bytes_by_source"])) == (0, ["rsync"]), rows
+    assert two.failed("lab02", deep=True) == {}
+
+
 def until_fetching(process: "subprocess.Popen[str]") -> None:
     """Read lines until the first host fetches."""
     assert process.stdout is not None

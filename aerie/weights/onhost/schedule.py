@@ -54,7 +54,8 @@ def choose(
 
     paths: all files of the manifest in its order; missing: those neither verified here nor under way.
     position: this host's number among `hosts`; 0 is the seeder. An origin has no limit but the caller's own.
-    A host alone has position 0, hosts 1 and no peers. Call again after every change, until it gives None.
+    Of several origins the first that does not fail is
+    taken. A host alone has position 0, hosts 1 and no peers. Call again after every change, until it gives None.
     is_quiet: nothing has moved here or at the peers for PATIENCE_S; what others should have fetched is fetched then.
     """
     peers = [source for source in sources if not source.is_origin]
@@ -71,8 +72,8 @@ def choose(
             if not source.is_origin and not view.may_take(index, source):
                 continue
             key = (
-                path in source.avoid, source.failures, source.is_origin, holders[path] > 1, view.distance(index),
-                index, source.active, (rank - position) % len(sources),
+                path in source.avoid, source.failures, source.is_origin, rank if source.is_origin else 0,
+                holders[path] > 1, view.distance(index), index, source.active, (rank - position) % len(sources),
             )  # fmt: skip
             if best is None or key < best[0]:
                 best = key, Choice(path, source.name)

@@ -19,6 +19,14 @@ def test_a_host_alone_takes_one_after_the_other_from_the_origin():
     assert ask(PATHS[2:], [ORIGIN], position=0, hosts=1, may_use_origin=True) == Choice(PATHS[2], "hub")
 
 
+def test_of_several_origins_the_first_is_asked_until_it_fails():
+    alone = {"position": 0, "hosts": 1, "may_use_origin": True}
+    disk = Source(name="disk", is_origin=True, active=3)
+    assert ask(PATHS, [disk, ORIGIN], **alone) == Choice(PATHS[0], "disk")
+    failing = Source(name="disk", is_origin=True, failures=1)
+    assert ask(PATHS, [failing, ORIGIN], **alone) == Choice(PATHS[0], "hub")
+
+
 def test_nothing_missing_is_nothing_to_do():
     assert ask([], [ORIGIN], may_use_origin=True) is None
 

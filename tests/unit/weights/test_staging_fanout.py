@@ -130,6 +130,31 @@ def test_a_host_is_told_its_peers_and_one_alone_the_source() -> None:
     assert spec["sources"] == [{"kind": "http", "url": "http://source/m/"}]
 
 
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("root@gpu01:/srv/weights/m@1", {"kind": "rsync", "url": "root@gpu01:/srv/weights/m@1/"}),
+        ("rsync://mirror/models/m/", {"kind": "rsync", "url": "rsync://mirror/models/m/"}),
+        ("https://mirror/m", {"kind": "http", "url": "https://mirror/m/"}),
+        ("/mnt/disk/m", {"kind": "folder", "url": "/mnt/disk/m/"}),
+    ],
+    ids=["ssh", "rsync-server", "http", "folder"],
+)
+def test_a_source_that_was_named_is_asked_before_the_locks(source: str, told: dict[str, str]) -> None:
+    chosen = prepared("gpu01", options=Options(source=source))
+    assert json.loads(chosen.spec("gpu01", ["gpu01"], may_use_origin=True))["sources"] == [
+        told,
+        {"kind": "http", "url": "http://source/m/"},
+    ]
+
+
+@pytest.mark.parametrize("source", ["ftp://mirror/m", "folder/m", "gpu01:m", "/a b"])
+def test_a_source_that_is_none_is_refused(source: str) -> None:
+    with pytest.raises(UsageError) as error:
+        prepared("gpu01", options=Options(source=source)).spec("gpu01", ["gpu01"], may_use_origin=True)
+    assert (error.value.where, error.value.seen) == ("--source", source)
+
+
 class Jobs:
     """The jobs of hosts as hostjob tells of them. ends: by host, "done", "failed" or "gone"."""
 
