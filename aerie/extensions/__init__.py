@@ -1,0 +1,1 @@
+"""CUDA extensions: their builds sized for the host, and what device code their libraries carry."""
