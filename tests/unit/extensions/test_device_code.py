@@ -82,6 +82,52 @@ def test_a_wheel_tells_its_libraries_and_nothing_else(compression: int) -> None:
     assert listed(read_bytes(wheel, "thing.whl")) == expected
 
 
+def section_row(library: bytes, wanted: str) -> int:
+    """Where a section's entry of the table is."""
+    (table,), (count, names) = struct.unpack_from("<Q", library, 40), struct.unpack_from("<HH", library, 60)
+    (names_at,) = struct.unpack_from("<Q", library, table + names * 64 + 24)
+    rows = [table + index * 64 for index in range(count)]
+    (row,) = [
+        row
+        for row in rows
+        if library[names_at + struct.unpack_from("<I", library, row)[0] :].startswith(wanted.encode() + b"\0")
+    ]
+    return row
+
+
+def test_fatbins_follow_each_other_with_zeros_between() -> None:
+    (library,) = read_bytes(content("ptx-only.fatbin") + bytes(24) + content(LZ4) + bytes(8))
+    assert [entry.unit for entry in library.entries] == [0] + [1] * 8
+
+
+def test_sections_that_are_not_in_the_file_hold_nothing() -> None:
+    """As in a file of debug information, split from its library."""
+    split = bytearray(content("rdc.so"))
+    row = section_row(split, ".nv_fatbin")
+    struct.pack_into("<I", split, row + 4, 8)
+    struct.pack_into("<Q", split, row + 24, 1 << 40)
+    assert listed(read_bytes(bytes(split))) == {"it": "sass sm_90 relocatable, ptx sm_90 relocatable"}
+
+
+def test_a_section_table_that_counts_its_sections_itself() -> None:
+    """As the format has it for objects of more than 65,279 sections."""
+    library = bytearray(content("rdc.so"))
+    (table,), (count, names) = struct.unpack_from("<Q", library, 40), struct.unpack_from("<HH", library, 60)
+    struct.pack_into("<H", library, 60, 0)
+    struct.pack_into("<Q", library, table + 32, count)
+    assert listed(read_bytes(bytes(library), "rdc.so")) == HOLDS["rdc.so"]
+    struct.pack_into("<H", library, 62, 0xFFFF)
+    struct.pack_into("<I", library, table + 40, names)
+    assert listed(read_bytes(bytes(library), "rdc.so")) == HOLDS["rdc.so"]
+
+
+def overlapping() -> bytes:
+    library = bytearray(content("rdc.so"))
+    for name in ("__nv_relfatbin", ".nv_fatbin"):
+        struct.pack_into("<Q", library, section_row(library, name) + 32, 8000)
+    return bytes(library)
+
+
 def with_room(library: bytes, room_bytes: int) -> bytes:
     """The library with zeros in it, and its section table behind them: its names are far from the table then."""
     (table,) = struct.unpack_from("<Q", library, 40)
@@ -136,6 +182,12 @@ DAMAGE: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "cubin-gone": (patched("targets.fatbin", IMAGE + 112, bytes(64)), "expected a cubin: an ELF file for machine 190"),
     "zstd-gone": (patched("ptx-only.fatbin", 16 + 80, bytes(4)), "0x60: '00 00 00 00', expected a zstd frame"),
+    "fatbins-endless": (
+        lambda: (content("ptx-only.fatbin")[:8] + bytes(8)) * (1 << 19),
+        "0x400000: '262145 fatbins with 0 images', expected fewer than 262144",
+    ),
+    "zeros": (lambda: content("ptx-only.fatbin") + bytes(5000), "0xb8: '4096 zeros', expected a fatbin: 50 ed 55 ba"),
+    "sections-overlap": (overlapping, "'16000 bytes of device code', expected no more than the file's 13032"),
     "elf-32": (patched(SPATIAL, 4, b"\x01"), "expected a little-endian ELF64 file"),
     "elf-cut": (
         lambda: content(SPATIAL)[:-100],
