@@ -13,6 +13,7 @@ import pytest
 
 import lab
 from aerie import provision
+from aerie.lock import load, role_variables
 from aerie.paths import repository
 from lab import LabHost, scenario
 from roles import played, state_of
@@ -78,6 +79,15 @@ def test_a_repository_that_went_wrong_changes_nothing(mode: str, hosts: tuple[La
     assert not seen.ok
     assert "driver.repository-wrong" in seen.text and re.search(WRONG[mode], seen.text), seen.text
     assert "Nothing was changed" in seen.text
+    assert state_of(hosts[1]) == before
+
+
+def test_a_key_of_another_checksum_changes_nothing(hosts: tuple[LabHost, ...]) -> None:
+    before, wrong = state_of(hosts[1]), "0" * 64
+    locked = role_variables(load("lab", hosts[1].inventory.parent))["driver_repository"]
+    seen = played(hosts[1], "lab", "driver", driver_repository={**locked, "key_sha256": wrong})
+    assert not seen.ok
+    assert f"expected a file of SHA-256 {wrong}. Nothing was changed." in seen.text, seen.text
     assert state_of(hosts[1]) == before
 
 
