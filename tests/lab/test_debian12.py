@@ -10,7 +10,7 @@ import lab
 from aerie import provision
 from lab import LabHost
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.slow]  # a base image of its own, and the story of test_provision.py again
 
 Call = Callable[..., tuple[int, dict[str, Any]]]
 
