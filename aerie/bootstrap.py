@@ -94,7 +94,7 @@ def main() -> None:
     """Make the environment where needed, then replace this process with Invoke in it."""
     root = Path(__file__).resolve().parent.parent
     # A kill must end as an interrupt does: pip is stopped and nothing half-made looks ready.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         python = ensure_controller(root)
     except SetupFailed as error:
