@@ -16,8 +16,10 @@ from aerie.runbook.journal import Entry, Journal
 
 pytestmark = pytest.mark.engine
 LAUNCHER = repository() / "invoke"
+# Of the bench; what is asked of the run is not its speed, and two more would take two minutes.
+ONCE = ("--set", "bench.repetitions=1")
 # Enough to see that the fallback trains and is served; what it learns is not asked.
-SHORT_LLAMA = ("--set", "target.shape=llama", "--set", "target.llama.steps=20", "--set", "bench.repetitions=1")
+SHORT_LLAMA = ("--set", "target.shape=llama", "--set", "target.llama.steps=20", *ONCE)
 AFTER_FINETUNE = {"finetune", "export", "control", "cost", "lossless", "diagnose", "decide", "report"}
 
 
@@ -67,7 +69,7 @@ def finished(operator: Operator) -> Finished:
 
     Kill -9: of the controller in the target's and the drafter's training, of the engine while it generates.
     """
-    with operator.starts("runbook", "eagle3", "--json") as controller:
+    with operator.starts("runbook", "eagle3", "--json", *ONCE) as controller:
         for event in _events(controller):
             if _is_progress(event, "target", lambda done: done >= 10):
                 controller.kill()
@@ -140,14 +142,14 @@ def test_it_survives_a_killed_controller_and_a_killed_engine(finished: Finished)
 
 
 def test_running_it_again_changes_nothing(operator: Operator, finished: Finished) -> None:
-    code, text = operator.calls("runbook", "eagle3", "--json")
+    code, text = operator.calls("runbook", "eagle3", "--json", *ONCE)
     assert code == 0
     assert json.loads(text.splitlines()[-1])["is_unchanged"] is True
     assert operator.journal() == finished.journal
 
 
 def test_more_epochs_train_again_and_nothing_before(operator: Operator, finished: Finished) -> None:
-    code, text = operator.calls("runbook", "eagle3", "--plan", "--json", "--set", "finetune.epochs=9")
+    code, text = operator.calls("runbook", "eagle3", "--plan", "--json", *ONCE, "--set", "finetune.epochs=9")
     assert code == 0
     steps = json.loads(text)["steps"]
     assert {step["id"] for step in steps if step["action"] == "run"} == AFTER_FINETUNE
