@@ -12,6 +12,7 @@ Invoke 2.2.1 itself gives 1 for a usage error, and the child's code for a comman
 could read as any of the others.
 """
 
+import gc
 import os
 import sys
 import traceback
@@ -129,6 +130,8 @@ class Program(InvokeProgram):
 
 def main() -> None:
     """Entry of ./invoke and of .venv's own `invoke`: the tasks of this checkout, from whatever folder."""
+    # Modules are not garbage: at the default of 700 the collector walks through all that was imported again and again.
+    gc.set_threshold(50_000)
     try:
         program = Program(namespace=Collection.from_module(_tasks()), name="aerie", binary="invoke")
         program.run()

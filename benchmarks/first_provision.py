@@ -6,7 +6,8 @@ AERIES and PLAINS: comma lists of fresh hosts that want the same, as many of one
 gives a pair); taken in turns. The peer gets the layers that aerie's plan found, the same variables and this project's
 ansible.cfg; finding them out is not in its time. aerie's time is the whole command: plan, play, reboot, verification.
 
-Not measured yet (2026-11-30): the play is the same, so what aerie adds is its plan, its verification and the events.
+2026-11-30, one pair of lab hosts on two cores with other work (load 4 to 7): aerie 164.8 s, 1.4 s of it verification;
+plain 172.3 s; ratio 1.05.
 """
 
 import json

@@ -5,7 +5,7 @@
 ONE: a host; MANY: a pattern, for example of eight lab hosts, which share the controller's processors. Whole commands
 are measured, from nothing, in turns; prints the median seconds and their ratio (wanted: at most 3).
 
-2026-11-30, eight lab hosts on two busy cores (load 27), 2 repetitions: 5.5 s and 16.2 s, ratio 2.97.
+2026-11-30, eight lab hosts on two cores: at rest 1.01 s and 1.81 s, ratio 1.78 (5 repetitions); at a load of 27, 2.97.
 """
 
 import os

@@ -7,8 +7,9 @@ benchmarks/verify_peer.py, as many requirements, by single commands over testinf
 with no snapshot to share. Both start from nothing: no connection is open, Python is started anew. Hosts are never at
 0 ms, so each latency of LATENCIES_MS ("0,1,20") is measured too, by benchmarks/relay.py in front of the host.
 
-2026-11-30, two busy cores shared with the lab host (load 17), medians of 3: 8.1 s against 22.1 s at 0 ms, ratio 2.7;
-2.9 at 1 ms; 3.0 at 20 ms. Five was wanted and is not reached. Of ours some 1.2 s is processor time, of which 0.35 s are
+2026-11-30, two cores shared with the lab host, medians of 3 to 5, at rest: 1.48 s against 6.90 s at 0 ms, ratio 4.6
+(4.4 in another run); 4.6 at 1 ms; 1.66 s against 10.67 s at 20 ms, 6.4. At a load of 17 it was 2.7 to 3.0. Five was
+wanted and is reached only with some distance to the host. Of ours some 1.2 s is processor time, of which 0.35 s are
 the tests and most of the rest imports: Invoke 0.13, pydantic and the inventory 0.16, paramiko 0.13, pytest 0.14 s.
 """
 
