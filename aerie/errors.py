@@ -22,6 +22,10 @@ class AerieError(Exception):
         self.where, self.seen, self.expected, self.remedy = where, seen, expected, remedy
         self.parts: tuple[AerieError, ...] = (self,)  # more than one where several things are wrong at once
 
+    def to_dict(self) -> dict[str, str]:
+        """As JSON has it where a host answers; every value is text."""
+        return {"where": self.where, "seen": str(self.seen), "expected": self.expected, "remedy": self.remedy}
+
 
 class UsageError(AerieError):
     """A name, value or combination that cannot be right; nothing was started."""

@@ -39,8 +39,7 @@ def main(arguments: Sequence[str]) -> int:
             return 0 if stage(spec, given.folder) else 1
         document, is_good = _answer(given, spec)
     except AerieError as error:
-        document = {"error": {"where": error.where, "seen": str(error.seen), "expected": error.expected,
-                              "remedy": error.remedy}}  # fmt: skip
+        document = {"error": error.to_dict()}
         sys.stdout.write(json.dumps(document) + "\n")
         return error.exit_code
     sys.stdout.write(json.dumps(document) + "\n")
@@ -90,8 +89,5 @@ def _plan(spec: Spec) -> dict[str, Any]:
             "to_fetch": sum(one.file.size - one.bytes for one in seen.to_fetch),
         },
         **preflight.to_dict(found),
-        "problems": [
-            {"where": one.where, "seen": str(one.seen), "expected": one.expected, "remedy": one.remedy}
-            for one in preflight.problems(spec, seen, found)
-        ],
+        "problems": [one.to_dict() for one in preflight.problems(spec, seen, found)],
     }

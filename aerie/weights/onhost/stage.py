@@ -53,8 +53,8 @@ async def _job(spec: Spec, ledger: Ledger, folder: Path) -> bool:
     ledger.event(ledger.state, error=ledger.message)
     outcome = {
         "state": ledger.state,
-        "error": None if error is None else _plain(error),
-        "errors": [] if error is None else [_plain(one) for one in error.parts],
+        "error": None if error is None else error.to_dict(),
+        "errors": [] if error is None else [one.to_dict() for one in error.parts],
         "bytes": {"total": spec.manifest.size_bytes, "fetched": sum(ledger.fetched.values()),
                   "by_source": ledger.fetched},
         "files": {"total": len(spec.manifest.files), "verified": len(ledger.verified)},
@@ -155,12 +155,3 @@ async def _warm(spec: Spec, ledger: Ledger) -> dict[str, Any]:
         "state": done.state, "reason": done.reason, "resident_bytes": done.resident_bytes,
         "read_bytes": done.read_bytes, "seconds": round(done.seconds, 3),
     }  # fmt: skip
-
-
-def _plain(error: AerieError) -> dict[str, str]:
-    return {
-        "where": error.where,
-        "seen": str(error.seen),
-        "expected": error.expected,
-        "remedy": error.remedy,
-    }
