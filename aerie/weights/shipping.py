@@ -1,111 +1,27 @@
-"""aerie's own code on a host: sent once, named by its content, and asked there. What it is asked answers in JSON."""
+"""What of aerie's own code stages weights on a host, and the question that it answers there."""
 
-import hashlib
-import io
-import json
-import tarfile
 from collections.abc import Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from aerie import remote
-from aerie.errors import AerieError
-from aerie.paths import repository
+from aerie.remote.code import Code, Runner
 
 if TYPE_CHECKING:
     from aerie.inventory import Host
 
-__all__ = ["CODE", "JOBS", "Runner", "ask", "code_folder", "packed"]
+__all__ = ["HOSTJOB", "JOBS", "Runner", "ask"]
 
-CODE = "/var/lib/aerie/code"
 JOBS = "/var/lib/aerie/jobs"
-MODULES = (
-    "errors.py", "runbook/jobs.py", "runbook/supervise.py", "runbook/step.py", "weights/__init__.py",
-    "weights/hostjob.py", "weights/manifest.py", "weights/onhost/*.py",
+HOSTJOB = Code(
+    "aerie.weights.hostjob",
+    (
+        "errors.py", "runbook/jobs.py", "runbook/supervise.py", "runbook/step.py", "weights/__init__.py",
+        "weights/hostjob.py", "weights/manifest.py", "weights/onhost/*.py",
+    ),
 )  # fmt: skip
-PACKAGES = ("aerie/__init__.py", "aerie/runbook/__init__.py")  # theirs would bring the controller's own along
-MAIN = """\
-import sys
-from aerie.weights.hostjob import main
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
-"""
-MISSING = 86  # no exit code of the code itself
-RUN = f'test -f "$1/__main__.py" || exit {MISSING}; code=$1; shift; exec python3 -I -S "$code" "$@"'
-# Under a name of its own first: a folder that is there is whole. Another controller may send the same at the same time.
-UNPACK = """\
-set -e
-mkdir -p "$(dirname "$1")"
-made=$(mktemp -d "$1.XXXXXX")
-tar -xz -C "$made"
-chmod 755 "$made"
-mv -T "$made" "$1" 2>/dev/null || { rm -rf "$made"; test -f "$1/__main__.py"; }
-"""
-
-
-class Runner(Protocol):
-    """What runs programs on one host: remote.Session, or remote.run for the host."""
-
-    def __call__(
-        self, argv: Sequence[str], *, stdin: bytes = ..., timeout_s: float = ..., sudo: bool = ...
-    ) -> remote.Result: ...
 
 
 def ask(
     host: "Host", arguments: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 120, runner: Runner | None = None
 ) -> dict[str, Any]:
-    """What aerie.weights.hostjob answers on the host, as root. One round trip; three where the code was not there yet.
-
-    Raises as remote.run does, and AerieError with the host's last words when there is no answer.
-    """
-    run = runner or _once(host)
-    argv = ["sh", "-c", RUN, "sh", code_folder(), *arguments]
-    result = run(argv, stdin=stdin, timeout_s=timeout_s, sudo=True)
-    if result.exit_code == MISSING:
-        sent = run(["sh", "-c", UNPACK, "sh", code_folder()], stdin=packed(), timeout_s=60, sudo=True)
-        result = run(argv, stdin=stdin, timeout_s=timeout_s, sudo=True) if sent.exit_code == 0 else sent
-    try:
-        answer: dict[str, Any] = json.loads(result.stdout.strip().splitlines()[-1])
-    except (ValueError, IndexError):
-        raise AerieError(
-            f"host {host.name}: {arguments[0]}",
-            seen=result.tail or f"exit {result.exit_code}",
-            expected="an answer of aerie's code there, which needs python3 3.11 or newer and root",
-            remedy=f"Try it there: python3 -I -S {code_folder()} {arguments[0]}",
-        ) from None
-    return answer
-
-
-def code_folder() -> str:
-    """Where this version of the code lies on hosts."""
-    listed = json.dumps([(name, hashlib.sha256(content).hexdigest()) for name, content in _files().items()])
-    return f"{CODE}/{hashlib.sha256(listed.encode()).hexdigest()[:16]}"
-
-
-@cache
-def _files() -> dict[str, bytes]:
-    root = repository() / "aerie"
-    found = {path for pattern in MODULES for path in root.glob(pattern)}
-    files = {str(path.relative_to(repository())): path.read_bytes() for path in found}
-    files |= dict.fromkeys(PACKAGES, b"")
-    files["__main__.py"] = MAIN.encode()
-    return dict(sorted(files.items()))
-
-
-@cache
-def packed() -> bytes:
-    """The code as a tar archive, the same for the same code."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
-        for name, content in _files().items():
-            entry = tarfile.TarInfo(name)
-            entry.size, entry.mode = len(content), 0o644
-            tar.addfile(entry, io.BytesIO(content))
-    return packed.getvalue()
-
-
-def _once(host: "Host") -> Runner:
-    def run(argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60, sudo: bool = False) -> remote.Result:
-        return remote.run(host, argv, stdin=stdin, timeout_s=timeout_s, sudo=sudo)
-
-    return run
+    """What aerie.weights.hostjob answers on the host, as root; as Code.ask."""
+    return HOSTJOB.ask(host, arguments, stdin=stdin, timeout_s=timeout_s, runner=runner)

@@ -26,7 +26,7 @@ class OnHost:
 
     def __init__(self, folder: Path) -> None:
         self.code, self.job = folder / "code", folder / "jobs/stage-m-1"
-        with tarfile.open(fileobj=io.BytesIO(shipping.packed())) as tar:
+        with tarfile.open(fileobj=io.BytesIO(shipping.HOSTJOB.packed)) as tar:
             tar.extractall(self.code, filter="data")
 
     def ask(self, *arguments: str, stdin: Mapping[str, Any] | None = None) -> dict[str, Any]:
