@@ -14,8 +14,8 @@ JOBS = "/var/lib/aerie/jobs"
 HOSTJOB = Code(
     "aerie.weights.hostjob",
     (
-        "errors.py", "runbook/jobs.py", "runbook/supervise.py", "runbook/step.py", "weights/__init__.py",
-        "weights/hostjob.py", "weights/manifest.py", "weights/onhost/*.py",
+        "errors.py", "runbook/hostjobs.py", "runbook/jobs.py", "runbook/supervise.py", "runbook/step.py",
+        "weights/__init__.py", "weights/hostjob.py", "weights/manifest.py", "weights/onhost/*.py",
     ),
 )  # fmt: skip
 
