@@ -5,11 +5,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-__all__ = ["SCHEMA", "BuildKey"]
+__all__ = ["SCHEMA", "SIZING", "BuildKey"]
 
 SCHEMA = "aerie.build-key/1"
 # They change how long a build takes and what memory it needs, not what comes out: with them nothing would be found.
-_SIZING = frozenset({"CMAKE_BUILD_PARALLEL_LEVEL", "MAX_JOBS", "NVCC_THREADS", "SGL_KERNEL_COMPILE_THREADS"})
+SIZING = frozenset({"CMAKE_BUILD_PARALLEL_LEVEL", "MAX_JOBS", "NVCC_THREADS", "SGL_KERNEL_COMPILE_THREADS"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class BuildKey:
             raise ValueError(f"source_sha256 is {self.source_sha256!r}, not 64 hex digits")
         if not self.architectures:
             raise ValueError("a build has at least one architecture")
-        if sizes := sorted(_SIZING & self.options.keys()):
+        if sizes := sorted(SIZING & self.options.keys()):
             raise ValueError(f"{', '.join(sizes)}: the size of a build is no part of its key")
 
     @property

@@ -67,6 +67,7 @@ def _check(lock: Lock, name: str, document: Document) -> None:
         if required not in lock.weights.models:
             known = ", ".join(lock.weights.models) or "none: the lock has no model"
             document.problem(("weights", "required", index), repr(required), f"a model of weights.models: {known}")
+    _check_extensions(lock, document)
     _check_repository(lock, document)
     from aerie.findings.catalogue import check_id  # here, for findings are made of locks
 
@@ -74,6 +75,26 @@ def _check(lock: Lock, name: str, document: Document) -> None:
         check_id(("severity", finding), finding, document)
     for index, environment in enumerate(lock.python.environments):
         _check_environment(index, environment, document)
+
+
+def _check_extensions(lock: Lock, document: Document) -> None:
+    packages = {one.name: one for one in lock.extensions.packages}
+    environments = [one.name for one in lock.python.environments]
+    for index, name in enumerate(lock.extensions.required):
+        where = ("extensions", "required", index)
+        if name not in packages:
+            known = ", ".join(packages) or "none: the lock has no extension"
+            document.problem(where, repr(name), f"a package of extensions.packages: {known}")
+        elif packages[name].environment not in environments:
+            expected = f"one of python.environments: {', '.join(environments) or 'none'}"
+            document.problem(where, f"{name!r} of environment {packages[name].environment!r}", expected)
+    for index, package in enumerate(lock.extensions.packages):
+        folder = repository() / "roles" / "extensions" / "files" / "patches" / package.name / package.version
+        for position, patch in enumerate(package.patches):
+            if not (folder / patch).is_file():
+                document.problem(
+                    ("extensions", "packages", index, "patches", position), repr(patch), f"a file in {shown(folder)}"
+                )
 
 
 def _check_repository(lock: Lock, document: Document) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from aerie.extensions.build_key import SIZING
 from aerie.layers import LAYERS
 
 __all__ = [
@@ -18,6 +19,10 @@ __all__ = [
     "CudaPackage",
     "Driver",
     "Engine",
+    "Extension",
+    "ExtensionSource",
+    "ExtensionWheel",
+    "Extensions",
     "Interconnect",
     "Kernel",
     "Lock",
@@ -36,7 +41,11 @@ Version = Annotated[str, Field(pattern=r"^\d+(\.\d+)+$")]
 Wheel = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+(\[[A-Za-z0-9,._-]+\])?==[0-9]")]
 System = Annotated[str, Field(pattern=r"^[a-z]+-\d+(\.\d+)*$")]
 ModelName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,99}$")]
+PackageName = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
+WheelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._+!]+(-[A-Za-z0-9._+!]+){4,5}\.whl$")]
+EnvironmentName = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")]
 FindingId = Annotated[str, Field(pattern=rf"^({'|'.join(LAYERS)})\.[a-z0-9]+(-[a-z0-9]+)*$")]
+URI_OR_INDEX = r"^(https?://[^\s?#]+|/.+)?$"
 # What a location looks like, and the words for it.
 LOCATIONS = {
     "hub": (r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*", "organization/name"),
@@ -184,6 +193,85 @@ class Python(_Table):
     """One for each purpose: what serving and training pin contradicts each other."""
 
 
+class ExtensionWheel(_Table):
+    """A prebuilt wheel of an extension. What it really holds is read before it is installed."""
+
+    name: WheelName
+    """Of the file; it says for which Python, platform, CUDA and torch it is."""
+    uri: Annotated[str, Field(pattern=URI_OR_INDEX)] = ""
+    """Where it lies, https://… or a path on the host; "" is the package index that the host's pip uses."""
+    sha256: Sha256
+    """Of the file."""
+
+
+class ExtensionSource(_Table):
+    """The source distribution of an extension."""
+
+    uri: Annotated[str, Field(pattern=URI_OR_INDEX)] = ""
+    """Where it lies, https://… or a path on the host; "" is the package index that the host's pip uses."""
+    sha256: Sha256
+    """Of the file."""
+
+
+class Extension(_Table):
+    """One package with CUDA code."""
+
+    name: PackageName
+    """As package indexes have it: "flash-attn"."""
+    version: Annotated[str, Field(pattern=r"^[0-9][A-Za-z0-9.+!]*$")]
+    """Exactly."""
+    environment: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
+    """The environment of `[python]` that it belongs to."""
+    from_: Literal["auto", "wheel", "source"] = Field("auto", alias="from")
+    """"auto" takes a wheel that has code for the host's GPUs and builds where none has; the others allow one only."""
+    wheels: tuple[ExtensionWheel, ...] = ()
+    """Prebuilt ones; the first that fits is taken."""
+    source: ExtensionSource | None = None
+    """What is built."""
+    options: dict[EnvironmentName, str] = {}
+    """Variables for the build, without its architectures, jobs and threads, which are chosen for each host."""
+    patches: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\.patch$")], ...] = ()
+    """Files in `roles/extensions/files/patches/<name>/<version>/`, in the order in which they are applied."""
+    module: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$")]
+    """What is imported to prove that it loads."""
+    unused: tuple[str, ...] = ()
+    """Libraries that no GPU of these hosts uses, as patterns of paths in the wheel: they need no code for it."""
+
+    @model_validator(mode="after")
+    def _can_be_had(self) -> "Extension":
+        if self.from_ == "source" and self.source is None:
+            raise ValueError("from 'source' without a source, expected [extensions.packages.source]")
+        if self.from_ == "wheel" and not self.wheels:
+            raise ValueError("from 'wheel' without wheels, expected one or more")
+        if not self.wheels and self.source is None:
+            raise ValueError("neither wheels nor a source, expected one of them")
+        if sizes := sorted(SIZING & self.options.keys()):
+            raise ValueError(f"options {', '.join(sizes)}, expected none of the size of a build: the host decides it")
+        return self
+
+
+class Extensions(_Table):
+    """CUDA extensions of Python environments: taken as wheels, or built on a host once and installed everywhere."""
+
+    required: tuple[PackageName, ...] = ()
+    """Packages that a host must have, by their names below."""
+    store: Annotated[str, Field(pattern=r"^/")] = "/var/lib/aerie/wheels"
+    """The folder on hosts with the wheels that were fetched or built."""
+    compiler_cache: Annotated[str, Field(pattern=r"^/")] = "/var/cache/aerie/ccache"
+    """The folder on hosts where a build finds again what it compiled before."""
+    tools: tuple[str, ...] = ("ccache", "g++", "python3-dev")
+    """Packages of the distribution that a build needs."""
+    packages: tuple[Extension, ...] = ()
+    """Packages that can be had."""
+
+    @model_validator(mode="after")
+    def _has_each_once(self) -> "Extensions":
+        names = [one.name for one in self.packages]
+        if len(set(names)) < len(names):
+            raise ValueError(f"packages {', '.join(names)}, expected each name once")
+        return self
+
+
 class Storage(_Table):
     """Where weights and captured states lie."""
 
@@ -270,6 +358,7 @@ class Lock(_Table):
     interconnect: Interconnect = Interconnect()
     cuda: Cuda
     python: Python = Python()
+    extensions: Extensions = Extensions()
     storage: Storage = Storage()
     weights: Weights = Weights()
     engine: Engine = Engine()
