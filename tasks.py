@@ -6,7 +6,7 @@ rich, the runner) stand inside the tasks that need them: `--list` and completion
 
 from invoke import Collection
 
-from commands import locks, weights
+from commands import bench, locks, weights
 from commands.changing import provision, rollback, upgrade
 from commands.hosts import plan, snapshot, verify
 from commands.project import docs, schema, test
@@ -16,5 +16,5 @@ from lab.tasks import collection as lab
 
 namespace = Collection(
     approve, docs, plan, provision, report, resume, rollback, runbook, runs, schema, snapshot, stage, test, upgrade,
-    verify, lab, locks.collection, weights.collection,
+    verify, bench.collection, lab, locks.collection, weights.collection,
 )  # fmt: skip

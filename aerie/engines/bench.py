@@ -24,6 +24,7 @@ __all__ = [
     "Prompt",
     "Record",
     "Run",
+    "client_load",
     "measure",
     "order",
     "percentile",
@@ -189,7 +190,7 @@ async def _measure(
             if arm.server not in clients:
                 clients[arm.server] = await stack.enter_async_context(connect(arm.server))
                 await clients[arm.server].stream(arm.prompts[0].input_ids, max_tokens=arm.max_tokens)  # warm-up
-        load = await stack.enter_async_context(_client_load())
+        load = await stack.enter_async_context(client_load())
         for repetition in range(1, repetitions + 1):
             for name in order(list(by_name), repetition):
                 arm = by_name[name]
@@ -239,7 +240,8 @@ async def _run(
 
 
 @contextlib.asynccontextmanager
-async def _client_load() -> AsyncIterator[Callable[[], ClientLoad]]:
+async def client_load() -> AsyncIterator[Callable[[], ClientLoad]]:
+    """Watches this process meanwhile; the function that it gives tells of it so far."""
     lags: list[float] = []
     started, cpu = time.monotonic(), time.process_time()
 

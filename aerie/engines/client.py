@@ -1,7 +1,6 @@
 """Requests to a server with the OpenAI interface, by token ids in both directions."""
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -10,6 +9,7 @@ from typing import Any
 
 import aiohttp
 
+from aerie.engines import sse
 from aerie.engines.server import Server
 from aerie.errors import AerieError
 
@@ -45,28 +45,20 @@ class Client:
         t_send = time.monotonic()
         t_first = t_last = t_send
         first_tokens = 0
-        is_whole = False
         try:
-            async with self._session.post(f"{self.server.url}/v1/completions", json=body) as response:
-                await self._check(response)
-                async for line in response.content:
-                    is_whole = is_whole or line.startswith(b"data: [DONE]")
-                    if not line.startswith(b"data: {"):
-                        continue
-                    now = time.monotonic()
-                    event = json.loads(line[6:])
-                    if "error" in event:
-                        raise self.server.failure(f"error in the stream: {str(event['error'])[:300]}")
-                    new = event["choices"][0].get("token_ids") if event["choices"] else None
-                    if new:
-                        if not token_ids:
-                            t_first, first_tokens = now, len(new)
-                        token_ids += new
-                        t_last = now
+            async for now, event in sse.events(self._session, f"{self.server.url}/v1/completions", body):
+                new = event["choices"][0].get("token_ids") if event["choices"] else None
+                if new:
+                    if not token_ids:
+                        t_first, first_tokens = now, len(new)
+                    token_ids += new
+                    t_last = now
+        except sse.BrokenStream as error:
+            raise self.server.failure(f"{error} after {len(token_ids)} tokens") from error
         except (aiohttp.ClientError, TimeoutError) as error:
             raise self._lost(error) from error
-        if not is_whole or not token_ids:  # a killed server may close the connection as if it were done
-            raise self.server.failure(f"a stream cut off after {len(token_ids)} tokens")
+        if not token_ids:
+            raise self.server.failure("a stream without tokens")
         return Streamed(
             token_ids=tuple(token_ids), t_send=t_send, t_first=t_first, t_last=t_last, first_tokens=first_tokens
         )
@@ -113,13 +105,7 @@ class Client:
 @asynccontextmanager
 async def connect(server: Server) -> AsyncIterator[Client]:
     """A client with its own connections. A request may take any time, but not be silent for a minute."""
-    async with aiohttp.ClientSession(
-        # The defaults hold 100 connections and 64 KiB a line, and end a request after 5 minutes: each has been
-        # mistaken for the server's limit (vllm #39963: 44 for 486 tok/s).
-        connector=aiohttp.TCPConnector(limit=0),
-        read_bufsize=4 * 2**20,
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=_STALL_S),
-    ) as session:
+    async with sse.session(_STALL_S) as session:
         yield Client(server, session)
 
 

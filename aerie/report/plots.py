@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-__all__ = ["Bar", "Line", "Row", "bars", "lines", "timeline"]
+__all__ = ["Bar", "Line", "Row", "bars", "lines", "timeline", "tradeoff"]
 
 WIDTH, HEIGHT = 440, 250
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 14, 44
@@ -107,6 +107,29 @@ def lines(name: str, title: str, series: Sequence[Line], *, axis: str, unit: str
     return _svg(name, title, said, parts, HEIGHT)
 
 
+def tradeoff(
+    name: str, title: str, series: Sequence[Line], labels: Sequence[Sequence[str]], *, axis: str, unit: str
+) -> Markup:
+    """Points of two quantities, both from 0, joined in their order; labels[i][j] is what point j of series i is of."""
+    right = _nice(max((x for line in series for x, _ in line.points), default=1.0))
+    top = _nice(max((y for line in series for _, y in line.points), default=1.0))
+    parts, said, span = [_grid(top, ".4g", unit)], [], WIDTH - LEFT - RIGHT
+    for line, names in zip(series, labels, strict=True):
+        at = [(LEFT + span * x / right, _y(y, top)) for x, y in line.points]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
+        parts.append(f'<polyline class="line {line.series}" points="{path}"/>')
+        for (x, y), text in zip(at, names, strict=True):
+            parts.append(f'<circle class="dot {line.series}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>')
+            parts.append(_text(x + 7, y + 4, text, "value", "start"))
+        what = ", ".join(f"{text}: {x:.4g} and {y:.4g}" for (x, y), text in zip(line.points, names, strict=True))
+        said.append(f"{line.label} {what}")
+    parts += [
+        *(_text(LEFT + span * i / 4, HEIGHT - BOTTOM + 15, f"{right * i / 4:.4g}", "tick") for i in range(5)),
+        _text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, axis, "axis"),
+    ]
+    return _svg(name, title, "; ".join(said), parts, HEIGHT)
+
+
 def timeline(name: str, title: str, rows: Sequence[Row]) -> Markup:
     """Steps as horizontal bars over the run's time."""
     label_width, row_height, text_width = 108, 19, 62
@@ -141,7 +164,7 @@ def _grid(top: float, form: str, unit: str) -> str:
         for v in steps
     ]
     middle = (TOP + HEIGHT - BOTTOM) / 2
-    place = f'transform="translate(11 {middle:g}) rotate(-90)" text-anchor="middle"'
+    place = f'transform="translate(8 {middle:g}) rotate(-90)" text-anchor="middle"'
     turned = f'<text class="axis" {place}>{escape(unit)}</text>'
     return "".join(marks) + turned
 

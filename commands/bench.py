@@ -1,0 +1,88 @@
+"""Tasks that measure servers."""
+
+import sys
+from pathlib import Path
+
+from invoke import Collection, Context, task
+
+from aerie.program import end_with
+
+from .screen import JSON, console_on, optional_path, show
+
+__all__ = ["collection"]
+
+
+@task(
+    name="run",
+    default=True,
+    auto_shortflags=False,
+    iterable=["url"],
+    help={
+        "url": "where a server answers: http://HOST:PORT, or NAME=http://…; given several times, they are compared",
+        "against": "one more server, which the others are compared with",
+        "api": "chat, completions, or native (SGLang's /generate)",
+        "model": "the name to ask for; default the first that the server has",
+        "prompts": "JSON lines (prompt, messages, input_ids) or ShareGPT; default the packaged ones",
+        "limit": "the first so many prompts; 0 is all",
+        "max_tokens": "tokens an answer may have",
+        "ignore_eos": "every answer has all of them",
+        "temperature": "one, or several as 0,1",
+        "concurrency": "users at the same time, one after the other",
+        "repetitions": "how often each level is measured",
+        "goodput": "what a good request may take in ms, as ttft:500,tpot:50,e2e:10000",
+        "key_file": "file with the server's API key",
+        "out": "folder for bench.json, records.jsonl and bench.html; default one in the state directory",
+        "json": JSON,
+    },
+)
+def bench(
+    c: Context,
+    url: list[str],
+    against: str = "",
+    api: str = "chat",
+    model: str = "",
+    prompts: str = "",
+    limit: int = 0,
+    max_tokens: int = 256,
+    ignore_eos: bool = False,
+    temperature: str = "0",
+    concurrency: str = "1,4,16",
+    repetitions: int = 3,
+    goodput: str = "",
+    key_file: str = "",
+    out: str = "",
+    json: bool = False,
+) -> None:
+    """Measure a server, or several against each other: rates, latencies, acceptance, energy. 1: a request failed."""
+    from aerie.engines.benchmark import document, figures, options
+    from aerie.report import bench as views
+    from aerie.report import bench_page
+
+    spec = options.spec(
+        urls=url, against=against, api=api, model=model, file=optional_path(prompts), limit=limit,
+        max_tokens=max_tokens, ignore_eos=ignore_eos, temperatures=temperature, concurrency=concurrency,
+        repetitions=repetitions, key_file=optional_path(key_file),
+    )  # fmt: skip
+    result = document.take(spec, figures.limits(goodput), options.told_by(console_on(sys.stderr).print))
+    paths = document.write(result, optional_path(out) or options.folder(result.started_at), bench_page.page)
+    show(views.view(result.to_dict(), paths), result.to_dict(), json=json)
+    end_with(result.exit_code)
+
+
+@task(
+    name="page",
+    auto_shortflags=False,
+    positional=["files"],
+    iterable=["files"],
+    help={"files": "a bench.json, or NAME=FILE; given several times", "out": "the page to write"},
+)
+def bench_page(c: Context, files: list[str], out: str = "bench.html") -> None:
+    """Write one page of several measurements."""
+    from aerie.engines.benchmark import document
+    from aerie.report import bench_page
+
+    path = document.write_page(files, Path(out), bench_page.page)
+    console_on(sys.stdout).print(f"written {path}")
+
+
+collection = Collection("bench", bench, bench_page)
