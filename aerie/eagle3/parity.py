@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from aerie.eagle3 import staged
 from aerie.eagle3.profile import Parity
+from aerie.engines.states import read_kept
 from aerie.errors import AerieError
 from aerie.runbook.step import Context, Json, Verdict, go, stop
 
@@ -113,11 +114,12 @@ def read_states(synthesis: Path, row: Json, layers: int) -> "torch.Tensor":
 
     Raises AerieError when they are not the states of this row's tokens.
     """
-    from safetensors.torch import load_file
+    import torch
 
-    stored = load_file(synthesis / row["states"])
+    stored = read_kept(synthesis / row["states"])
+    dtype = {"BF16": torch.bfloat16, "F32": torch.float32}[stored.dtype]
     usable = len(row["input_ids"]) - 1
-    states: torch.Tensor = stored["hidden_states"][:usable]
+    states = torch.frombuffer(bytearray(stored.numbers), dtype=dtype).view(stored.shape)[:usable]
     where = f"synthesize, {row['states']}"
     if states.ndim != 3 or states.shape[:2] != (usable, layers):
         raise AerieError(
@@ -126,7 +128,7 @@ def read_states(synthesis: Path, row: Json, layers: int) -> "torch.Tensor":
             expected=f"[{usable}, {layers}, hidden size]",
             remedy="Run synthesize again.",
         )
-    if stored["token_ids"][:usable].tolist() != row["input_ids"][:usable]:
+    if list(stored.token_ids[:usable]) != row["input_ids"][:usable]:
         raise AerieError(
             where,
             seen="states of other tokens",

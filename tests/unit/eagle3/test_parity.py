@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from aerie.eagle3 import parity
+from aerie.engines.states import States, pack
 from aerie.errors import AerieError
 from aerie.runbook.step import Context, Decision, Input
 
@@ -33,10 +34,11 @@ def test_a_stop_names_the_worst_layer() -> None:
 
 def store(folder: Path, states: Any, token_ids: list[int]) -> None:
     torch = pytest.importorskip("torch")
-    from safetensors.torch import save_file
-
+    dtype = {torch.bfloat16: "BF16", torch.float32: "F32"}[states.dtype]
+    numbers = states.contiguous().view(torch.uint8).numpy().tobytes()
+    kept = States(dtype=dtype, shape=tuple(states.shape), token_ids=tuple(token_ids), numbers=numbers)
     (folder / "states").mkdir(exist_ok=True)
-    save_file({"hidden_states": states, "token_ids": torch.tensor(token_ids)}, folder / "states" / "a.safetensors")
+    (folder / "states" / "a.safetensors").write_bytes(pack(kept))
 
 
 ROW = {"id": "a", "input_ids": [5, 6, 7, 8], "loss_mask": [0, 0, 1, 1], "states": "states/a.safetensors"}
