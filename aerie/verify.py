@@ -30,7 +30,7 @@ class Case:
     """All that the tests of one host judge by. lock: with the host's own variables in it.
 
     is_live: tests may ask the host itself; without, those that would are skipped. is_deep: also those that read every
-    byte of its weights.
+    byte of its weights, and those that run kernels on its GPUs.
     """
 
     host: Host
@@ -55,8 +55,8 @@ def verify(
     """Every requirement on the hosts of this pattern; those that fail are `@failed` afterwards.
 
     path: of the inventory. lock: instead of each host's own. recorded: a snapshot in a file, for one host, which is
-    then not asked anything. deep: hash all weights again, on the hosts. Raises UsageError for an unknown host, lock or
-    layer, AerieError for a broken snapshot.
+    then not asked anything. deep: hash all weights again and prove the GPUs, on the hosts. Raises UsageError for an
+    unknown host, lock or layer, AerieError for a broken snapshot.
     """
     hosts = inventory.select(pattern, path)
     locks = {host.name: inventory.lock_of(host, lock, path) for host in hosts}

@@ -15,6 +15,8 @@ import pytest
 from testinfra.host import Host as Connection
 
 from aerie.errors import AerieError
+from aerie.gpus import proving
+from aerie.gpus.proof import Proof
 from aerie.inventory import Gpus
 from aerie.lock import Lock
 from aerie.snapshot import Gpu, PciGpu, Snapshot, Unknown
@@ -38,7 +40,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--lock", help="name of the lock, instead of the inventory's aerie_lock")
     group.addoption("--inventory", type=Path, help="an Ansible inventory (inventory/hosts.yml)")
     group.addoption("--snapshot", type=Path, help="judge this recorded snapshot; no host is asked")
-    group.addoption("--deep", action="store_true", help="read every byte of the weights on the hosts")
+    group.addoption(
+        "--deep", action="store_true", help="read every byte of the weights on the hosts, and prove their GPUs"
+    )
     group.addoption("--results", type=Path, help="write every requirement and its outcome there, as JSON")
 
 
@@ -127,6 +131,23 @@ def pci_gpus(snapshot: Snapshot) -> tuple[PciGpu, ...]:
     if isinstance(snapshot.pci_gpus, Unknown):
         pytest.skip(f"not read: {snapshot.pci_gpus.unknown}")
     return snapshot.pci_gpus
+
+
+@pytest.fixture
+def proof(needs_gpus: None, case: Case, _proofs: dict[str, Proof]) -> Proof:
+    """What the host's GPUs did when they were tried, once for all tests; skips the test where they may not be."""
+    if not case.is_live:
+        pytest.skip("asks the host itself, and this is a recorded snapshot")
+    if not case.is_deep:
+        pytest.skip("runs kernels on the GPUs: only with --deep")
+    if case.host.name not in _proofs:
+        _proofs[case.host.name] = proving.prove(case.host, python=proving.interpreter(case.lock))
+    return _proofs[case.host.name]
+
+
+@pytest.fixture(scope="session")
+def _proofs() -> dict[str, Proof]:
+    return {}
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ import re
 import pytest
 from testinfra.host import Host as Connection
 
+from aerie.gpus.proof import Proof
 from aerie.inventory import Gpus
 from aerie.lock import Lock
 from aerie.snapshot import Gpu, PciGpu, Snapshot, Unknown
@@ -281,3 +282,15 @@ def _others(snapshot: Snapshot, lock: Lock) -> dict[str, str]:
         if (is_locked and wanted.key_fingerprint not in keys) or (not is_locked and "/cuda/repos/" in source.uri):
             found[source.uri] = ", ".join(keys)
     return found
+
+
+@pytest.mark.finding("driver.kernel-failed")
+def test_every_gpu_runs_a_kernel(proof: Proof, expected_gpus: Gpus) -> None:
+    assert proof.start_error == ""
+    assert {proof.name(gpu.index): gpu.error for gpu in proof.gpus if gpu.error} == {}
+    assert len(proof.gpus) >= expected_gpus.count
+
+
+@pytest.mark.finding("driver.wrong-data")
+def test_every_gpu_writes_what_it_is_told_to(proof: Proof) -> None:
+    assert {proof.name(gpu.index): gpu.fault for gpu in proof.gpus if gpu.wrong_words} == {}

@@ -2,6 +2,7 @@
 
 import pytest
 
+from aerie.gpus.proof import Collective, Pair, Proof
 from aerie.inventory import Gpus
 from aerie.lock import Lock
 from aerie.snapshot import Gpu, PciGpu, Snapshot
@@ -72,3 +73,40 @@ def test_every_pair_of_gpus_can_reach_each_other(snapshot: Snapshot, gpus: tuple
 @pytest.mark.finding("interconnect.io-page-faults")
 def test_the_iommu_stopped_no_transfer_since_boot(snapshot: Snapshot) -> None:
     assert known(snapshot.interconnect.io_page_faults) == 0
+
+
+@pytest.mark.finding("interconnect.peer-failed")
+def test_every_gpu_copies_from_every_other(pairs: tuple[Pair, ...]) -> None:
+    assert {pair.name: pair.error for pair in pairs if pair.error} == {}
+
+
+@pytest.mark.finding("interconnect.peer-wrong-data")
+def test_data_arrives_at_other_gpus_as_it_was(pairs: tuple[Pair, ...]) -> None:
+    wrong = {pair.name: f"{pair.wrong_words} of {pair.words} words" for pair in pairs if pair.wrong_words}
+    assert wrong == {}
+
+
+@pytest.mark.finding("interconnect.collective-failed")
+def test_an_all_reduce_over_all_gpus_ends(collective: Collective) -> None:
+    assert collective.error == ""
+
+
+@pytest.mark.finding("interconnect.collective-wrong-data")
+def test_an_all_reduce_over_all_gpus_gives_the_sum(collective: Collective) -> None:
+    assert {rank.rank: rank.wrong for rank in collective.ranks if rank.wrong} == {}
+
+
+@pytest.fixture
+def pairs(proof: Proof) -> tuple[Pair, ...]:
+    """What was tried between GPUs; skips the test where there is only one."""
+    if not proof.pairs:
+        pytest.skip("no two GPUs that run a kernel")
+    return proof.pairs
+
+
+@pytest.fixture
+def collective(proof: Proof) -> Collective:
+    """The all-reduce; skips the test where it was not tried."""
+    if not proof.collective:
+        pytest.skip("needs two GPUs that reach each other, and an environment of the lock with torch (serve or train)")
+    return proof.collective

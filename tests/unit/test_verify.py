@@ -174,7 +174,7 @@ def test_the_screen_tells_hosts_failures_skips_and_the_next_command(found):
     assert "FATAL  driver.ecc-errors  gpu02: no GPU has uncorrected memory errors" in lines
     assert any(line.split()[:1] == ["gpu05"] and line.endswith("UNREACHABLE") for line in lines)
     assert "waived  gpu03: driver.ecc-errors, no GPU has uncorrected memory errors: ticket 4711" in text
-    assert "skipped  asks the host itself, and this is a recorded snapshot (driver 1, storage 1; gpu[01:04])" in text
+    assert "skipped  asks the host itself, and this is a recorded snapshot (driver 3, storage 1; gpu[01:04])" in text
     assert lines[-2].startswith("5 hosts: 2 verified, 2 failed, 1 unreachable; ")
     assert lines[-1] == "next: ./invoke verify --host @failed --inventory lab/hosts.yml   after the remedies above"
 
