@@ -2,12 +2,16 @@
 
 import json as jsonlib
 import sys
+from typing import TYPE_CHECKING
 
 from invoke import Context, task
 
 from aerie.program import end_with
 
 from .screen import console_on
+
+if TYPE_CHECKING:
+    from aerie.checks import Check
 
 __all__ = ["docs", "schema", "test"]
 
@@ -32,15 +36,21 @@ def schema(c: Context, name: str) -> None:
     sys.stdout.write(jsonlib.dumps(schemas.json_schema(name), indent=2) + "\n")
 
 
-@task(auto_shortflags=False, help={"only": "one check, or a part of the tests: unit, engine, lab, slow"})
+@task(auto_shortflags=False, help={"only": "one check, or a part: unit, engine, lab, tests (those three), slow"})
 def test(c: Context, only: str = "") -> None:
-    """Run every check, as CI does: format, lint, types, tests."""
+    """Run every check, as CI does: format, lint, types, tests; side by side where the machine can."""
     from aerie import checks
 
     console = console_on(sys.stdout)
     if c.config.run.dry:
         console.print("\n".join(checks.commands(only)))
     else:
-        done = checks.run(only, announce=console.print)
-        console_on(sys.stderr).print("\n".join(str(check) for check in done))
+        done = [_shown(check) for check in checks.run(only, announce=console.print)]
+        console_on(sys.stderr).print("\n".join(checks.closing(done)))
         end_with(0 if all(check.ok for check in done) else 1)
+
+
+def _shown(check: "Check") -> "Check":
+    sys.stdout.write(check.output)
+    sys.stdout.flush()
+    return check
