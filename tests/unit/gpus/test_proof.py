@@ -4,6 +4,7 @@ import json
 import struct
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -126,3 +127,34 @@ def test_wrong_words_of_a_pair_count_whichever_way_they_came():
 def test_another_document_is_an_error(changed):
     with pytest.raises(AerieError, match="prove the GPUs again"):
         parse(json.loads(json.dumps(document(**changed))))
+
+
+# What two H200 of one host answered (Ubuntu 24.04, driver 580.159.04, torch 2.11.0+cu130, 2026-11-30; uuids replaced):
+# as they are, with one rank of the all-reduce stopped by SIGSTOP and a limit of 25 s, and with NCCL_P2P_DISABLE=1.
+def recorded(name):
+    return parse(json.loads((Path(__file__).parent / "recorded" / f"{name}.json").read_text()))
+
+
+def test_two_sound_gpus():
+    proof = recorded("h200-x2")
+    assert [(gpu.name, gpu.words, gpu.fault) for gpu in proof.gpus] == [("NVIDIA H200", 131072, "")] * 2
+    assert [(pair.name, pair.can_access, pair.wrong_words) for pair in proof.pairs] == [
+        ("0 to 1", True, 0),
+        ("1 to 0", True, 0),
+    ]
+    assert proof.collective is not None
+    assert (proof.collective.error, [rank.wrong for rank in proof.collective.ranks]) == ("", [0, 0])
+    assert [(one.bytes, one.us) for one in proof.collective.ranks[0].latency] == [(16384, 40.8), (65536, 47.4)]
+
+
+def test_a_stopped_rank_is_an_all_reduce_that_does_not_end():
+    collective = recorded("h200-x2-stopped-rank").collective
+    assert collective is not None
+    assert (collective.error, collective.ranks) == ("no answer within 25 s", ())
+
+
+def test_the_way_around_peer_access_is_an_eighth_as_wide():
+    wide, narrow = (recorded(name).collective for name in ("h200-x2", "h200-x2-without-p2p"))
+    assert wide is not None
+    assert narrow is not None
+    assert (wide.ranks[0].bus_gb_s, narrow.ranks[0].bus_gb_s) == (225.48, 28.42)
