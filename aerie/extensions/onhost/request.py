@@ -68,7 +68,7 @@ class Request:
     @staticmethod
     def parse(text: str | bytes) -> "Request":
         """The request of a document. Raises UsageError with the value that is wrong."""
-        document = _document(text, REQUEST)
+        document = _document(_loaded(text), REQUEST)
         for key, kind in (("source", Source), ("patches", Patch)):
             rows = document.get(key)
             if isinstance(rows, list):
@@ -114,7 +114,12 @@ class Result:
     @staticmethod
     def parse(text: str | bytes) -> "Result":
         """The result of a document. Raises UsageError where it is none."""
-        document = _document(text, RESULT)
+        return Result.from_dict(_loaded(text))
+
+    @staticmethod
+    def from_dict(told: Mapping[str, Any]) -> "Result":
+        """The result of a document that was JSON. Raises UsageError where it is none."""
+        document = _document(told, RESULT)
         if document.get("wheel") is None:
             document.pop("wheel", None)
         if document.get("error") is None:
@@ -141,14 +146,18 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _document(text: str | bytes, schema: str) -> dict[str, Any]:
+def _loaded(text: str | bytes) -> Any:
     try:
-        document = json.loads(text)
+        return json.loads(text)
     except ValueError as error:
         _wrong("document", str(error), "JSON")
-    if not isinstance(document, dict) or document.pop("schema", None) != schema:
-        _wrong("schema", text[:80], schema)
-    return document
+
+
+def _document(told: Any, schema: str) -> dict[str, Any]:
+    """A document's values, without its schema."""
+    if not isinstance(told, Mapping) or told.get("schema") != schema:
+        _wrong("schema", told.get("schema") if isinstance(told, Mapping) else told, schema)
+    return {key: value for key, value in told.items() if key != "schema"}
 
 
 def _record(kind: Callable[..., Any], row: object, where: str) -> Any:

@@ -1,0 +1,110 @@
+"""The source of a build: an archive by its hash, unpacked, patches applied to exactly the lines they were made for."""
+
+import hashlib
+import re
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+from aerie.errors import AerieError
+from aerie.extensions.onhost.request import Patch, Source
+
+__all__ = ["apply", "unpack"]
+
+_HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+\d+(?:,\d+)? @@")
+
+
+def unpack(source: Source, folder: Path) -> Path:
+    """The folder at the top of the archive, unpacked below `folder`. Raises AerieError, and unpacks nothing, for a
+    file of another hash."""
+    try:
+        with open(source.path, "rb") as file:
+            seen = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise AerieError(
+            str(source.path), seen=error.strerror, expected="the source archive", remedy="Fetch it again."
+        ) from error
+    if seen != source.sha256:
+        raise AerieError(
+            str(source.path), seen=f"sha256 {seen}", expected=source.sha256,
+            remedy="Fetch the source again; where it stays so, it is another one than was locked: find out why.",
+        )  # fmt: skip
+    folder.mkdir(parents=True)
+    if zipfile.is_zipfile(source.path):
+        with zipfile.ZipFile(source.path) as archive:
+            archive.extractall(folder)
+    else:
+        with tarfile.open(source.path) as tar:
+            # The filter came with security updates of each Python; a host may lack it, and the hash is known here.
+            tar.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))  # type: ignore[arg-type]
+    tops = sorted(folder.iterdir())
+    if len(tops) != 1 or not tops[0].is_dir():
+        raise AerieError(
+            str(source.path), seen=f"{', '.join(top.name for top in tops[:5]) or 'nothing'} at the top",
+            expected="one folder", remedy="Lock a source distribution.",
+        )  # fmt: skip
+    return tops[0]
+
+
+def apply(patch: Patch, folder: Path) -> tuple[str, ...]:
+    """Apply a unified diff below the folder; the files that it changed.
+
+    Every line it names must stand where it says, or AerieError tells the first that does not: a patch that nearly
+    fits was made for another source. Files are changed only, not made or removed.
+    """
+    changed = {}
+    for name, hunks in _files(patch):
+        file = folder / name
+        if ".." in Path(name).parts or not file.is_file():
+            _no(patch, f"no file {name} in the source", "the file that it changes")
+        # Kept byte for byte: another line end would be another file.
+        lines = file.read_bytes().decode("utf-8", "surrogateescape").splitlines(keepends=True)
+        changed[file] = "".join(_changed(patch, name, lines, hunks))
+    for file, text in changed.items():
+        file.write_bytes(text.encode("utf-8", "surrogateescape"))
+    return tuple(str(file.relative_to(folder)) for file in changed)
+
+
+def _files(patch: Patch) -> Iterator[tuple[str, list[tuple[int, list[str]]]]]:
+    """(path, hunks as (first line, from 1; its lines)) for each file."""
+    name, hunks = "", list[tuple[int, list[str]]]()
+    rows = patch.text.splitlines(keepends=True)
+    for number, row in enumerate(rows):
+        if row.startswith("--- ") and number + 1 < len(rows) and rows[number + 1].startswith("+++ "):
+            if name:
+                yield name, hunks
+            name, hunks = row[4:].split("\t")[0].strip().partition("/")[2], []
+        elif match := _HUNK.match(row):
+            hunks.append((int(match[1]), []))
+        elif hunks and row[:1] in (" ", "+", "-") and not row.startswith("+++ "):
+            hunks[-1][1].append(row)
+    if not name or not hunks:
+        _no(patch, "no changes", "a unified diff with --- a/FILE, +++ b/FILE and @@ lines")
+    yield name, hunks
+
+
+def _changed(patch: Patch, name: str, lines: list[str], hunks: list[tuple[int, list[str]]]) -> Iterator[str]:
+    position = 0
+    for first, rows in hunks:
+        yield from lines[position : first - 1]
+        position = first - 1
+        for row in rows:
+            if row[0] == "+":
+                yield row[1:]
+                continue
+            seen = lines[position] if position < len(lines) else "the file's end"
+            if seen != row[1:]:
+                _no(patch, f"{name}:{position + 1}: {seen.strip()[:120]}", row[1:].strip()[:120])
+            if row[0] == " ":
+                yield seen
+            position += 1
+    yield from lines[position:]
+
+
+def _no(patch: Patch, seen: str, expected: str) -> NoReturn:
+    raise AerieError(
+        f"patch {patch.name}", seen=seen, expected=expected,
+        remedy="It does not apply to this source any more: make it anew for this version and review it.",
+    )  # fmt: skip
