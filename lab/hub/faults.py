@@ -22,7 +22,7 @@ STATUS = {
     "503": "overloaded",
 }
 BODY = {
-    "stall": "half of the answer, then nothing, on an open connection",
+    "stall": "half of the answer, then nothing, on a connection that stays open until the fault is over",
     "cut": "half of the answer, then the connection ends",
     "no-range": "whole files, whatever range was asked for",
     "slow": "few bytes a second",
@@ -95,6 +95,12 @@ class Faults:
                     self._left[index] = (fault, None if left is None else left - 1)
                     return fault
         return None
+
+    def is_over(self, fault: Fault) -> bool:
+        """Were faults written after this one was taken?"""
+        with self._lock:
+            self._refresh()
+            return not any(one is fault for one, _ in self._left)
 
     def _refresh(self) -> None:
         try:

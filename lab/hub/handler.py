@@ -118,7 +118,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         count = 0 if self.command == "HEAD" else body_bytes(chosen, fault)
         self.head(chosen.status, fixed | chosen.headers, count)
         if self.command != "HEAD":
-            send_body(self, file_of(self.serving.folder, repository.name, revision, path), chosen, fault)
+            send_body(
+                self,
+                file_of(self.serving.folder, repository.name, revision, path),
+                chosen,
+                fault,
+                self.serving.faults.is_over,
+            )
 
     def found(self, name: str, revision: str, path: str) -> tuple[Repository, str, Entry] | None:
         """The file of a repository at a revision or at main; None where there is none."""

@@ -5,7 +5,7 @@ import re
 import select
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -15,6 +15,7 @@ from .faults import Fault
 __all__ = ["Span", "body_bytes", "send_body", "span"]
 
 PIECE = 64 << 10
+STALL_POLL_S = 0.2
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 
@@ -62,8 +63,17 @@ def body_bytes(chosen: Span, fault: Fault | None) -> int:
     return count
 
 
-def send_body(handler: BaseHTTPRequestHandler, file: Path, chosen: Span, fault: Fault | None) -> None:
-    """Send those bytes after the headers. Raises OSError when the client goes away."""
+def send_body(
+    handler: BaseHTTPRequestHandler,
+    file: Path,
+    chosen: Span,
+    fault: Fault | None,
+    is_over: Callable[[Fault], bool] = lambda fault: False,
+) -> None:
+    """Send those bytes after the headers. Raises OSError when the client goes away.
+
+    is_over: is the fault mended? A connection that stalls is closed then.
+    """
     count, kind = body_bytes(chosen, fault), fault.kind if fault else ""
     with open(file, "rb") as content:
         if fault and kind in ("slow", "flipped"):
@@ -71,12 +81,17 @@ def send_body(handler: BaseHTTPRequestHandler, file: Path, chosen: Span, fault: 
                 handler.wfile.write(piece)
         else:
             _copy(handler.connection, content.fileno(), chosen.start, count)
-    if kind == "stall":
-        # Readable with nothing to read is the end: the client gave up.
-        while select.select([handler.connection], [], [])[0] and handler.connection.recv(PIECE):
-            pass
+    if fault and kind == "stall":
+        _stall(handler.connection, lambda: is_over(fault))
     if kind in ("stall", "cut"):
         handler.close_connection = True
+
+
+def _stall(connection: socket.socket, is_over: Callable[[], bool]) -> None:
+    """Say nothing until the client gives up, which is readable as nothing to read, or the fault is over."""
+    while not is_over():
+        if select.select([connection], [], [], STALL_POLL_S)[0] and not connection.recv(PIECE):
+            return
 
 
 def _pieces(file: int, start: int, count: int, fault: Fault) -> Iterator[bytes]:

@@ -3,9 +3,11 @@
 import hashlib
 import http.client
 import json
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 import huggingface_hub
 import pytest
@@ -161,7 +163,14 @@ def test_a_pattern_of_the_request_reaches_listings_and_the_store(hub):
 def test_half_an_answer_then_nothing_or_the_end(hub):
     hub.fault("stall", SHARD)
     assert content(hub, timeout=0.5)[2] is None
-    hub.mend()
+    before, end = len(hub.requests()), time.monotonic() + 30
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        stalled = pool.submit(content, hub, timeout=60)
+        while len(hub.requests()) < before + 2:  # for the address, and to the store
+            assert time.monotonic() < end, "not asked"
+            time.sleep(0.01)
+        hub.mend()
+        assert stalled.result()[2] == MODEL[SHARD][: len(MODEL[SHARD]) // 2]
     hub.fault("cut", SHARD, at=1000)
     assert content(hub)[2] == MODEL[SHARD][:1000]
 
