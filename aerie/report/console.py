@@ -1,7 +1,7 @@
 """Plans, runs and reports as what rich draws on a terminal. Values in, renderables out; nothing is printed here."""
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import IO, TYPE_CHECKING
 
@@ -10,9 +10,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from aerie.report.words import duration, number, size, spread
+from aerie.report.words import MISSING, duration, number, size, spread
 
 if TYPE_CHECKING:  # a plan of hosts is shown without the runbooks' journal and runner
+    from aerie.runbook.budget import Budget
     from aerie.runbook.plan import Plan
     from aerie.runbook.runner import RunResult
     from aerie.runbook.state import RunSummary
@@ -75,19 +76,35 @@ def plan_view(plan: "Plan") -> RenderableType:
     counts = {action: sum(step.action == action for step in plan.steps) for action in PLAN_WORDS}
     totals = ", ".join(f"{count} {PLAN_WORDS[action]}" for action, count in counts.items() if count)
     known = [step.expected_s for step in plan.steps if step.action == "run" and step.expected_s is not None]
-    about = f"; about {duration(sum(known))} by earlier runs" if known and len(known) == counts["run"] else ""
+    about = f"; about {duration(sum(known))}" if known and len(known) == counts["run"] else ""
     head = Text(f"{plan.runbook} · profile {plan.profile} · {plan.host}: {totals}{about}", style="bold")
-    table = _table("state", "step", "why", ("took before", "right"))
+    table = _table("state", "step", "why", *((name, "right") for name, _ in _takes(plan)), ("time", "right"))
     for step in plan.steps:
         why = step.reason or (f"result of run {step.origin}" if step.origin else "")
-        table.add_row(_word(step.action, PLAN_WORDS[step.action]), step.id, why, duration(step.expected_s))
+        takes = [taken(step.budget) if step.action == "run" else MISSING for _, taken in _takes(plan)]
+        table.add_row(_word(step.action, PLAN_WORDS[step.action]), step.id, why, *takes, duration(step.expected_s))
+    basis = [Text(f"{step.id}: {sentence}", style="dim") for step in plan.to_run for sentence in step.budget.basis]
     free = ", ".join(f"{size(free)} free in {where}" for where, free in plan.disk_free_bytes.items())
     last = (
         f"{totals}; may write {size(plan.disk_needed_bytes)}, {free}"
         if counts["run"]
         else f"{totals}; nothing to write"
     )
-    return Group(head, table, Text(last, style="bold"))
+    return Group(head, table, *basis, Text(last, style="bold"))
+
+
+def _takes(plan: "Plan") -> "list[tuple[str, Callable[[Budget], str]]]":
+    """Columns for what steps take: those in which a step that will run has something."""
+
+    def gpus(budget: "Budget") -> str:
+        return f"{budget.gpus} x {size(budget.gpu_bytes)}" if budget.gpu_bytes else MISSING
+
+    columns: list[tuple[str, Callable[[Budget], str]]] = [
+        ("disk", lambda budget: size(budget.disk_bytes) if budget.disk_bytes else MISSING),
+        ("memory", lambda budget: size(budget.ram_bytes) if budget.ram_bytes else MISSING),
+        ("GPUs", gpus),
+    ]
+    return [one for one in columns if any(one[1](step.budget) != MISSING for step in plan.to_run)]
 
 
 def runs_view(runs: "Sequence[RunSummary]") -> RenderableType:

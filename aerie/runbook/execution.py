@@ -81,7 +81,7 @@ class Execution:
         with catch() as interrupts:
             planned = self._present.plan(self._selection)
             _refuse_unselected_needs(planned)
-            planning.refuse_if_disk_is_small(planned)
+            planning.refuse_if_too_small(planned)
             self._open(planned, resumed=resumed)
             self._attempts = Attempts(self._journal, self._run, self._say, interrupts)
             self._interrupts = interrupts

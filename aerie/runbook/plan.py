@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ from aerie.choice import unknown_name
 from aerie.errors import AerieError, UsageError
 from aerie.paths import cache_dir, state_dir
 from aerie.runbook import artifacts, keys
+from aerie.runbook.budget import Budget
 from aerie.runbook.journal import Entry, Journal
 from aerie.runbook.spec import Loaded, Step, module, nest, values_of
 from aerie.runbook.step import Decision
 
-__all__ = ["Finding", "Made", "Plan", "PlannedStep", "Present", "Selection", "refuse_if_disk_is_small", "select"]
+__all__ = ["Finding", "Made", "Plan", "PlannedStep", "Present", "Selection", "refuse_if_too_small", "select"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +69,8 @@ class Finding:
 class PlannedStep:
     """One line of a plan. action: done, run, blocked or skipped (not selected). reason: why, in words.
 
-    key: of the step now; origin: the run whose result is used, "" when there is none.
+    key: of the step now; origin: the run whose result is used, "" when there is none. budget: what it would take;
+    expected_s: by the budget where that can tell, else the median of the step's earlier durations.
     """
 
     id: str
@@ -76,24 +79,37 @@ class PlannedStep:
     reason: str
     key: str
     origin: str
-    disk_bytes: int
+    budget: Budget
     expected_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a run would do now. disk_free_bytes: by file system, of the folders that steps write to."""
+    """What a run would do now. disk_free_bytes: by file system, of the folders that steps write to.
+
+    ram_bytes: of the host.
+    """
 
     runbook: str
     profile: str
     host: str
     steps: tuple[PlannedStep, ...]
-    disk_needed_bytes: int
     disk_free_bytes: Mapping[str, int]
+    ram_bytes: int
+
+    @property
+    def to_run(self) -> tuple[PlannedStep, ...]:
+        """The steps that will run."""
+        return tuple(step for step in self.steps if step.action == "run")
+
+    @property
+    def disk_needed_bytes(self) -> int:
+        """What the steps that will run may write together: nothing of it is removed meanwhile."""
+        return sum(step.budget.disk_bytes for step in self.to_run)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON types."""
-        return asdict(self)
+        return asdict(self) | {"disk_needed_bytes": self.disk_needed_bytes}
 
 
 def select(steps: Sequence[Step], *, from_: str | None, until: str | None, only: Sequence[str],
@@ -198,8 +214,8 @@ class Present:
             profile=self._loaded.profile,
             host=self._host,
             steps=tuple(planned),
-            disk_needed_bytes=sum(line.disk_bytes for line in planned if line.action == "run"),
             disk_free_bytes=_free(),
+            ram_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         )
 
     def _why(self, step: Step, parts: Mapping[str, Any], inputs: Mapping[str, str | None]) -> str:
@@ -211,7 +227,22 @@ class Present:
         found += [f"input {need} changed" for need in inputs if before["inputs"].get(need) != inputs[need]]
         return "; ".join(found)
 
+    def budget(self, step: Step) -> Budget:
+        """What the step would take; what the runbook's file says of its disk where its module says nothing."""
+        of_module: Callable[..., Budget] | None = getattr(module(step), "budget", None)
+        if of_module is None:
+            return Budget(disk_bytes=step.disk_bytes)
+        return of_module(self._loaded.values, self._measured(step))
+
+    def _measured(self, step: Step) -> Mapping[str, Any] | None:
+        newest = self._journal.newest(self._loaded.runbook.name, self._host, step.id)
+        try:
+            return _made(newest).evidence if newest else None
+        except OSError:  # its files were removed since
+            return None
+
     def _planned(self, step: Step, action: str, reason: str, finding: Finding) -> PlannedStep:
+        budget = self.budget(step)
         return PlannedStep(
             id=step.id,
             title=step.title,
@@ -219,8 +250,8 @@ class Present:
             reason=reason,
             key=finding.key,
             origin=finding.made.run if finding.made else "",
-            disk_bytes=step.disk_bytes,
-            expected_s=self.expected_s(step),
+            budget=budget,
+            expected_s=budget.seconds if budget.seconds is not None else self.expected_s(step),
         )
 
 
@@ -235,19 +266,37 @@ def damage_of(made: Made, *, deep: bool) -> artifacts.Damage | None:
     return artifacts.check(made.folder / "out", made.artifacts, deep=deep)
 
 
-def refuse_if_disk_is_small(plan: Plan) -> None:
-    """Raise AerieError, with the sum by step, when the steps that would run may write more than is free.
+def refuse_if_too_small(plan: Plan) -> None:
+    """Raise AerieError, with the steps and what would make them smaller, when what would run does not fit the host."""
+    _refuse_small_disk(plan)
+    for step in plan.to_run:
+        if step.budget.ram_bytes > plan.ram_bytes:
+            raise AerieError(
+                f"memory of {plan.host}, step {step.id}", seen=f"{_gb(plan.ram_bytes)} in all",
+                expected=f"{_gb(step.budget.ram_bytes)}", remedy=_smaller([step], "Use a host with more memory."),
+            )  # fmt: skip
 
-    A step does not say whether it writes to the state or to the cache folder, so each must have room for all.
-    """
+
+def _refuse_small_disk(plan: Plan) -> None:
+    # A step does not say whether it writes to the state or to the cache folder, so each must have room for all.
     small = {where: free for where, free in plan.disk_free_bytes.items() if free < plan.disk_needed_bytes}
     if small:
-        parts = [f"{line.id} {_gb(line.disk_bytes)}" for line in plan.steps if line.action == "run" and line.disk_bytes]
+        writing = [step for step in plan.to_run if step.budget.disk_bytes]
+        parts = [f"{step.id} {_gb(step.budget.disk_bytes)}" for step in writing]
         raise AerieError(
             "disk", seen=", ".join(f"{_gb(free)} free in {where}" for where, free in small.items()),
             expected=f"{_gb(plan.disk_needed_bytes)} ({' + '.join(parts)})",
-            remedy="Free some space, or set XDG_STATE_HOME and XDG_CACHE_HOME to a larger disk. Nothing was started.",
+            remedy=_smaller(
+                sorted(writing, key=lambda step: -step.budget.disk_bytes),
+                "Free some space, or set XDG_STATE_HOME and XDG_CACHE_HOME to a larger disk.",
+            ),
         )  # fmt: skip
+
+
+def _smaller(steps: Sequence[PlannedStep], otherwise: str) -> str:
+    """What to do, the steps that take most first."""
+    ways = [f"{step.id}: {way}" for step in steps for way in step.budget.smaller]
+    return " ".join([*(f"{way}." for way in ways), otherwise, "Nothing was started."])
 
 
 def _made(entry: Entry) -> Made:

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from aerie.report.console import open_console, plan_view, report_view, result_view, runs_view
+from aerie.runbook.budget import Budget
 from aerie.runbook.plan import Plan, PlannedStep
 from aerie.runbook.runner import RunResult
 from aerie.runbook.state import RunSummary
@@ -29,15 +30,19 @@ def bytes_of(stream):
     return stream.buffer.getvalue()
 
 
-def step(name, action, reason="", origin="", expected_s=None):
+BUDGET = Budget(disk_bytes=600_000_000, basis=("800 features of at most 112 tokens",))
+NOTHING = Budget()
+
+
+def step(name, action, reason="", origin="", expected_s=None, budget=NOTHING):
     return PlannedStep(
-        id=name, title=name, action=action, reason=reason, key="k", origin=origin, disk_bytes=0, expected_s=expected_s
+        id=name, title=name, action=action, reason=reason, key="k", origin=origin, budget=budget, expected_s=expected_s
     )
 
 
 def a_plan(*steps):
     return Plan(
-        runbook="eagle3", profile="tiny", host="localhost", steps=steps, disk_needed_bytes=600_000_000,
+        runbook="eagle3", profile="tiny", host="localhost", steps=steps, ram_bytes=24_000_000_000,
         disk_free_bytes={"/root": 40_000_000_000},
     )  # fmt: skip
 
@@ -64,17 +69,27 @@ def test_plan_begins_and_ends_with_totals():
         plan_view(
             a_plan(
                 step("preflight", "done", origin="r1", expected_s=0.3),
-                step("finetune", "run", "values changed: finetune.epochs 2 → 3", expected_s=28),
+                step("finetune", "run", "values changed: finetune.epochs 2 → 3", expected_s=28, budget=BUDGET),
                 step("export", "run", "input finetune runs first", expected_s=5),
                 step("control", "blocked", "gate of parity: mean 0.31"),
             )
         )
     ).splitlines()
-    assert text[0].rstrip() == (
-        "eagle3 · profile tiny · localhost: 1 done, 2 will run, 1 blocked; about 33 s by earlier runs"
-    )
+    assert text[0].rstrip() == ("eagle3 · profile tiny · localhost: 1 done, 2 will run, 1 blocked; about 33 s")
     assert any("will run  finetune" in line and "finetune.epochs 2 → 3" in line for line in text)
+    assert text[-2].rstrip() == "finetune: 800 features of at most 112 tokens"
     assert text[-1].rstrip() == "1 done, 2 will run, 1 blocked; may write 600 MB, 40 GB free in /root"
+
+
+def test_a_plan_shows_what_steps_take_where_one_takes_any():
+    big = Budget(disk_bytes=10**9, ram_bytes=600 * 10**9, gpu_bytes=72 * 10**9, gpus=8)
+    text = shown(plan_view(a_plan(step("serve", "run", "never ran", budget=big), step("cost", "run", "never ran"))))
+    (head,) = [line.split() for line in text.splitlines() if "why" in line]
+    assert head == ["state", "step", "why", "disk", "memory", "GPUs", "time"]
+    (serve,) = [line for line in text.splitlines() if " serve " in line]
+    assert serve.split()[-9:] == ["1", "GB", "600", "GB", "8", "x", "72", "GB", "–"]
+    assert "GPUs" not in shown(plan_view(a_plan(step("fetch", "run", budget=BUDGET))))
+    assert "disk" not in shown(plan_view(a_plan(step("cost", "run")))).splitlines()[1]
 
 
 def test_a_plan_with_nothing_to_do_says_so():

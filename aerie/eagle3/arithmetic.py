@@ -1,0 +1,75 @@
+"""Sizes and times of a run from its counts: bytes of hidden states and of features, hours from rates. Pure."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aerie.eagle3.profile import Profile
+
+__all__ = ["KEPT", "Captured", "captured", "hours"]
+
+# Of the bytes of bf16 states: aerie/engines/states.py on states of the tiny target, 2026-11; the floor by entropy of
+# their bits is 0.656.
+KEPT = 0.70
+_PROMPT_TOKENS = 48  # the longest prompt of the embedded corpus has 43
+_IDS_AND_MASK_BYTES = 16  # an int64 token id and an int64 mask entry for each position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    """Hidden states of a corpus. layers: captured for each token, the last one included; hidden: their width;
+    number_bytes: 2 in bf16, 4 in fp32.
+    """
+
+    samples: int
+    tokens_per_sample: float
+    layers: int
+    hidden: int
+    number_bytes: int = 2
+
+    @property
+    def tokens(self) -> float:
+        """Of all samples."""
+        return self.samples * self.tokens_per_sample
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Without its id and its mask."""
+        return self.layers * self.hidden * self.number_bytes
+
+    @property
+    def state_bytes(self) -> int:
+        """As an engine writes them."""
+        return round(self.tokens * self.bytes_per_token)
+
+    @property
+    def kept_bytes(self) -> int:
+        """As they are kept, without loss; with token ids."""
+        return round(self.tokens * (self.bytes_per_token * KEPT + _IDS_AND_MASK_BYTES / 2))
+
+    @property
+    def feature_bytes(self) -> int:
+        """As the trainer reads them: uncompressed, with ids and mask."""
+        return round(self.tokens * (self.bytes_per_token + _IDS_AND_MASK_BYTES))
+
+    def samples_within(self, disk_bytes: float) -> int:
+        """How many samples of this length can be kept in so many bytes."""
+        return int(disk_bytes / (self.kept_bytes / self.samples))
+
+
+def captured(profile: "Profile") -> Captured:
+    """What a run of this profile captures at the most: answers of full length, in fp32 as some processors need it."""
+    return Captured(
+        samples=profile.synthesis.prompts,
+        tokens_per_sample=_PROMPT_TOKENS + profile.synthesis.max_tokens,
+        layers=len(profile.drafter.aux_layers) + 1,
+        hidden=max(profile.target.mla.hidden_size, profile.target.llama.hidden_size),
+        number_bytes=4,
+    )
+
+
+def hours(amount: float, per_second: float) -> float:
+    """Hours for so many tokens or bytes at a rate. Raises ValueError for a rate of 0 or less."""
+    if per_second <= 0:
+        raise ValueError(f"a rate of {per_second} a second")
+    return amount / per_second / 3600
