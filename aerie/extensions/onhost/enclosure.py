@@ -48,6 +48,12 @@ class Enclosure:
         return int(peak) if peak else None
 
     @property
+    def pressure(self) -> str:
+        """The file that tells how long something waited for memory: version 1 of groups has none of its own."""
+        own = self.group.folder / "memory.pressure" if self.group else None
+        return str(own) if own and own.exists() else "/proc/pressure/memory"
+
+    @property
     def killed(self) -> int:
         """How many processes the kernel ended here for want of memory."""
         if self.group is None:

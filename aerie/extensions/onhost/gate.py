@@ -31,7 +31,7 @@ SOURCES = (".cu", ".cpp", ".cc", ".cxx", ".c")
 
 
 class Gate:
-    """The state of a build's gate. gate.json: budget_bytes, unit_bytes, group (a folder, "" for none), is_unified."""
+    """The state of a build's gate. gate.json has these names; group and pressure are paths, "" where there is none."""
 
     def __init__(self, folder: str) -> None:
         with open(f"{folder}/gate.json", "rb") as file:
@@ -40,6 +40,7 @@ class Gate:
         self.permits = f"{folder}/permits"
         self.group: str = told["group"]
         self.is_unified: bool = told["is_unified"]
+        self.pressure: str = told["pressure"]
         self.budget_bytes: int = told["budget_bytes"]
         self.unit_bytes: int = told["unit_bytes"]
 
@@ -102,11 +103,9 @@ class Gate:
         return used
 
     def _pressure_percent(self) -> float:
-        """The share of the last 10 s in which something waited for memory: in the group, else anywhere."""
-        for path in (f"{self.group}/memory.pressure" if self.group else "", "/proc/pressure/memory"):
-            if path and (text := _read(path)):  # PSI can be off; then usage alone counts
-                return float(text.split("avg10=", 1)[1].split()[0])
-        return 0.0
+        """The share of the last 10 s in which something waited for memory."""
+        text = _read(self.pressure) if self.pressure else ""  # PSI can be off; then usage alone counts
+        return float(text.split("avg10=", 1)[1].split()[0]) if text else 0.0
 
     def _largest_seen(self) -> int:
         lines = _read(f"{self.folder}/units.jsonl").splitlines()

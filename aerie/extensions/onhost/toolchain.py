@@ -110,6 +110,7 @@ def _in_front(request: Request, toolchain: Toolchain, enclosure: Enclosure, tool
         "unit_bytes": request.unit_bytes or request.budget_bytes // request.jobs,
         "group": str(group.folder) if group else "",
         "is_unified": bool(group and group.is_unified),
+        "pressure": enclosure.pressure,
     }
     (state / "gate.json").write_text(json.dumps(told))
     gated = _script(tools / "gated", [sys.executable, "-I", "-S", gate.__file__])
