@@ -11,6 +11,7 @@ NINJA = """\
 FAILED: [code=2] a.o
 /tools/nvcc -c a.cu -o a.o
 """
+KILLED = "nvcc error   : 'cicc' died due to signal 9 (Kill signal)\n"
 CPP20 = f"""\
 {NINJA}\
 /env/torch/include/c10/util/strong_type.h(42): error: namespace "std" has no member "strong_ordering"
