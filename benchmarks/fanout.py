@@ -2,12 +2,14 @@
 
     python benchmarks/fanout.py [--hosts 1,8,16,64] [--shards 64] [--gb 595.2] [--link 1.25] [--disk 6] [--origin 1.4]
 
-Real: `aerie.weights.onhost.schedule.choose`, called as a host calls it, with its limits, its tick and what it knows of
-its peers, which it asks every few seconds. Simulated: the bytes. Links are full duplex and shared fairly (max-min), a
-file counts when it is hashed, by as many processes as there are cores; each transfer starts with a pause.
+Real: `aerie.weights.onhost.schedule.choose` on what `wanted.Place.offers` makes of each peer, called as a host calls
+them, with their limits, its tick and what it knows of its peers, which it asks every few seconds and which tell a
+little late how far they are. Simulated: the bytes. Links are full duplex and shared fairly (max-min), a peer gives what
+it has when a transfer starts, a file counts when it is hashed, by as many processes as there are cores; each transfer
+starts with a pause.
 
-The bound is the time in which the bytes of one model pass the narrowest of origin, link and disk: with whole files
-that are checked before they are handed on, no fan-out reaches it. "seeded": the seeder has the model already.
+The bound is the time in which the bytes of one model pass the narrowest of origin, link and disk. "seeded": the seeder
+has the model already.
 Rates in GB/s of 10⁹ bytes. Numbers only, no machine's speed is in them: the same arguments give the same result.
 """
 
@@ -15,14 +17,14 @@ import argparse
 import heapq
 import itertools
 import sys
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(CHECKOUT))
 
-from aerie.weights.onhost import fetch, peers, schedule  # noqa: E402  (the line above makes it importable)
+from aerie.weights.onhost import backends, fetch, peers, schedule  # noqa: E402  (the line above makes it importable)
+from aerie.weights.onhost.wanted import Place  # noqa: E402
 
 SMALL = {"config.json": 5_000, "tokenizer.json": 9_000_000, "model.safetensors.index.json": 4_000_000}
 PARALLEL = 16  # of the lock's [weights]
@@ -31,18 +33,22 @@ START_S = 0.3  # the question for the address, and the start of the downloader
 HASH_GB_S, CORES = 1.1, 32  # sha256 of one core with SHA-NI, of the lower figures
 TARGET = 1.3  # of the bound, up to 16 hosts
 
+Said = tuple[frozenset[str], dict[str, int]]  # what a host tells of itself: verified files, and bytes of others
 Key = tuple[str, int]  # ("up" or "down", host) or ("origin", host): what a transfer shares with others
 
 
 @dataclass(slots=True, eq=False)
 class Transfer:
-    """One file on its way to a host. source: a host's number, None for the origin."""
+    """A piece of a file on its way to a host. source: a host's number, None for the origin.
+
+    left: bytes of it, None until it starts: a peer gives what it has then.
+    """
 
     path: str
     host: int
     source: int | None
-    left: float
     starts_at: float
+    left: float | None = None
     rate: float = 0.0
 
     def shares(self) -> tuple[Key, ...]:
@@ -60,8 +66,10 @@ class Host:
     number: int
     verified: set[str] = field(default_factory=set)
     missing: set[str] = field(default_factory=set)
-    active: Counter[int | None] = field(default_factory=Counter)
-    seen: dict[int, frozenset[str]] = field(default_factory=dict)
+    parts: dict[str, float] = field(default_factory=dict)
+    places: dict[int | None, Place] = field(default_factory=dict)
+    said: Said = (frozenset(), {})
+    said_at: float = 0.0
     hashing: int = 0
     to_hash: list[str] = field(default_factory=list)
     is_due: bool = True  # something changed since the schedule was asked
@@ -79,6 +87,14 @@ class Fanout:
             self.hosts[0].verified, self.hosts[0].missing = set(files), set()
         for host in self.hosts[1:]:
             host.asks_at = host.number / hosts * peers.INTERVAL_S  # they do not ask all at once
+        for host in self.hosts:
+            host.places[None] = Place(name="origin", kind="http", url="", is_origin=True)
+            host.places |= {
+                other: Place(name=str(other), kind="http", url="", is_origin=False, have=frozenset())
+                for other in range(hosts)
+                if other != host.number
+            }
+            host.said = frozenset(host.verified), {}
         self.transfers: list[Transfer] = []
         self.hashed: list[tuple[float, int, Host, str]] = []
         self.order = itertools.count()
@@ -87,34 +103,40 @@ class Fanout:
 
     def run(self) -> float:
         """Seconds until every host has every file verified."""
+        changed = False
         while any(len(host.verified) < len(self.files) for host in self.hosts):
-            changed = self._hash_ended()
+            self._hash_ended()
             for host in self.hosts:
+                if self.now >= host.said_at:
+                    host.said = frozenset(host.verified), {path: int(size) for path, size in host.parts.items()}
+                    host.said_at = self.now + fetch.TELL_S
                 if host.number and self.now >= host.asks_at:
-                    seen = {other.number: frozenset(other.verified) for other in self.hosts if other is not host}
-                    if seen != host.seen or host.active.total():
-                        host.alive_at = self.now
-                    host.seen = seen
-                    host.asks_at, host.is_due = self.now + peers.INTERVAL_S, True
+                    self._ask(host)
                 if host.is_due:
-                    changed |= self._begin(host)
+                    self._begin(host)
                     host.is_due = False
-            changed |= any(one.rate == 0 and one.starts_at <= self.now for one in self.transfers)
+            changed |= self._start()
             if changed:
                 self._share()
-            self._move(fetch.TICK_S)
+            changed = self._move(fetch.TICK_S)
         return self.now
 
-    def _begin(self, host: Host) -> bool:
-        began = False
-        while host.missing and sum(host.active.values()) < PARALLEL:
-            sources = [schedule.Source(name="origin", is_origin=True, active=host.active[None])]
-            sources += [
-                schedule.Source(name=str(number), have=have, active=host.active[number])
-                for number, have in host.seen.items()
-            ]
+    def _ask(self, host: Host) -> None:
+        for other in self.hosts:
+            if other is host:
+                continue
+            place = host.places[other.number]
+            if (place.have, place.parts) != other.said or place.active:
+                host.alive_at = self.now
+            place.have, place.parts = other.said
+        host.asks_at, host.is_due = self.now + peers.INTERVAL_S, True
+
+    def _begin(self, host: Host) -> None:
+        places = host.places.values()
+        while host.missing and sum(place.active for place in places) < PARALLEL:
+            offers = [place.offers(self.files, host.parts) for place in places]
             choice = schedule.choose(
-                self.paths, host.missing, sources,
+                self.paths, host.missing, [one for one in offers if one is not None],
                 position=host.number, hosts=len(self.hosts), may_use_origin=host.number == 0,
                 is_quiet=self.now - host.alive_at >= schedule.PATIENCE_S,
             )  # fmt: skip
@@ -122,15 +144,24 @@ class Fanout:
                 break
             source = None if choice.source == "origin" else int(choice.source)
             host.missing.remove(choice.path)
-            host.active[source] += 1
-            size = self.files[choice.path]
-            self.transfers.append(Transfer(choice.path, host.number, source, size, self.now + START_S))
-            began = True
-        return began
+            host.places[source].active += 1
+            self.transfers.append(Transfer(choice.path, host.number, source, self.now + START_S))
+
+    def _start(self) -> bool:
+        """Begin what is to begin now; whether there is something."""
+        starting = [one for one in self.transfers if one.left is None and one.starts_at <= self.now]
+        for one in starting:
+            size, have = self.files[one.path], self.hosts[one.host].parts.get(one.path, 0)
+            source = None if one.source is None else self.hosts[one.source]
+            there = size if source is None or one.path in source.verified else source.parts[one.path]
+            if source is not None:
+                there = min(there, have + backends.PIECE_BYTES)
+            one.left = there - have
+        return bool(starting)
 
     def _share(self) -> None:
         """Give every running transfer its max-min fair rate, in bytes a second."""
-        running = [one for one in self.transfers if one.starts_at <= self.now]
+        running = [one for one in self.transfers if one.left is not None]
         users: dict[Key, set[Transfer]] = {}
         for one in running:
             for key in one.shares():
@@ -147,22 +178,32 @@ class Fanout:
                     if not users[key]:
                         del users[key]
 
-    def _move(self, seconds: float) -> None:
+    def _move(self, seconds: float) -> bool:
         self.now += seconds
         ended = []
         for one in self.transfers:
-            one.left -= one.rate * seconds
+            if one.left is None:
+                continue
+            moved = min(one.left, one.rate * seconds)
+            one.left -= moved
+            parts = self.hosts[one.host].parts
+            parts[one.path] = parts.get(one.path, 0) + moved
+            if one.source is not None:
+                self.sent[one.source] += moved
             if one.left <= 0:
                 ended.append(one)
         for one in ended:
             self.transfers.remove(one)
             host = self.hosts[one.host]
-            host.active[one.source] -= 1
+            host.places[one.source].active -= 1
             host.is_due = True
-            if one.source is not None:
-                self.sent[one.source] += self.files[one.path]
-            host.to_hash.append(one.path)
-            self._hash(host)
+            if round(host.parts[one.path]) >= self.files[one.path]:
+                host.parts[one.path] = self.files[one.path]
+                host.to_hash.append(one.path)
+                self._hash(host)
+            else:
+                host.missing.add(one.path)
+        return bool(ended)
 
     def _hash(self, host: Host) -> None:
         while host.to_hash and host.hashing < CORES:
@@ -177,6 +218,7 @@ class Fanout:
             _, _, host, path = heapq.heappop(self.hashed)
             host.hashing -= 1
             host.verified.add(path)
+            del host.parts[path]
             self._hash(host)
             is_any = True
         return is_any

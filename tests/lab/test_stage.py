@@ -124,11 +124,19 @@ def test_the_seeder_gives_whole_files_to_the_hosts_of_the_staging_alone(
         assert said(second, *code, f"{url}/config.json") == "200"
         assert said(second, *code, f"{url}/.aerie/verified.json") == "200"
         assert said(second, *code, f"{url}/.aerie/receipt.json") == "404"
+        own = f"{two.target('tiny')}/.aerie/parts/sub"
+        script = "mkdir -p $1/x.part.hub/home; echo 1234 | tee $1/x.part $1/x.part.hub/home/y.part >$1/x.part.aria2"
+        said(first, "sh", "-ec", script, "sh", own)
+        parts = f"{url}/.aerie/parts"
+        assert said(second, *code, "-r", "2-9", f"{parts}/sub/x.part") == "206"
+        for private in ("", "/", "/sub/", "/sub/x.part.aria2", "/sub/x.part.hub/home/y.part", "/../receipt.json"):
+            assert said(second, *code, "--path-as-is", f"{parts}{private}") == "404", private
         assert said(second, *code, "-X", "PUT", f"{url}/config.json") == "403"
         elsewhere = subprocess.run([*code, f"{url}/config.json"], capture_output=True, text=True, check=False)
         assert elsewhere.stdout == "403"
     finally:
         said(first, "systemctl", "stop", "aerie-seeder")
+        said(first, "rm", "-rf", f"{two.target('tiny')}/.aerie/parts")
 
 
 def test_the_role_changes_nothing_a_second_time(two: Lab, own_lab: Path) -> None:

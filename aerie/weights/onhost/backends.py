@@ -1,4 +1,5 @@
-"""The programs that move bytes, one process per file: aria2, the hub's own client, rsync, and dd for a local folder.
+"""The programs that move bytes, one process per file: aria2, the hub's own client, rsync, dd for a local folder, and
+piece.py for what a peer has.
 
 Each command continues the partial file where it ends, but the hub's client, which cannot (1.18 and later).
 """
@@ -8,13 +9,14 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from aerie.weights.onhost import hub_client
+from aerie.weights.onhost import hub_client, piece
 from aerie.weights.onhost.address import Address
 from aerie.weights.onhost.children import Ended
 
@@ -29,6 +31,7 @@ __all__ = [
     "fault",
     "hub",
     "hub_folder",
+    "piece_of",
     "rsync",
 ]
 
@@ -38,7 +41,9 @@ _STATUS: Final = re.compile(r"\bstatus=(\d{3})\b")
 _LOCAL: Final = ("No space left on device", "Disk quota exceeded", "Read-only file system", "Input/output error",
                  "File too large", "Permission denied (os error", "Not enough disk space")  # fmt: skip
 _ARIA2_LOCAL: Final = (9, 15, 16, 17, 18)  # disk full, or the part could not be opened, made or written: aria2c(1)
-_ARIA2_NO_RESUME: Final = 8
+_NO_RESUME: Final = {"aria2": 8, "piece": piece.NO_RANGE}
+_LESS: Final = ("404", "416")
+PIECE_BYTES: Final = 2 << 30  # at once from one peer; then another may have more of it, or more time
 
 
 class Fault(StrEnum):
@@ -47,6 +52,7 @@ class Fault(StrEnum):
     AGAIN = "again"  # later, or from elsewhere
     NO_RESUME = "no-resume"  # this source cannot continue a partial file
     RESTART = "restart"  # the partial file is no beginning of the file
+    LESS = "less"  # the peer has less of it than it said: it began anew, or is ahead no more
     HOST = "host"  # nothing will help but a change on this host
 
 
@@ -138,6 +144,12 @@ def rsync(url: str, path: str, part: Path) -> Command:
     return Command(name="rsync", argv=argv, grows=part, environment=RSYNC)
 
 
+def piece_of(urls: Sequence[str], part: Path, have: int, size: int, stall_s: float) -> Command:
+    """Continue `part` from what a peer has at the first of these addresses that has something."""
+    argv = (sys.executable, "-I", "-S", piece.__file__, part, have, PIECE_BYTES, size, stall_s, *urls)
+    return Command(name="piece", argv=tuple(map(str, argv)), grows=part)
+
+
 def fault(name: str, ended: Ended) -> tuple[Fault, str]:
     """What a backend's failure calls for, and its reason in one line without addresses: those may be signed."""
     code = ended.exit_code
@@ -149,9 +161,11 @@ def fault(name: str, ended: Ended) -> tuple[Fault, str]:
     reason = re.sub(r"\S+://\S+", "<address>", (lines or [f"exit code {code}"])[0].strip())[-300:]
     if any(text in ended.output for text in _LOCAL) or (name == "aria2" and code in _ARIA2_LOCAL):
         return Fault.HOST, reason
-    if name == "aria2" and code == _ARIA2_NO_RESUME:
+    if code == _NO_RESUME.get(name):
         return Fault.NO_RESUME, "the server does not continue a partial file"
     status = _STATUS.findall(ended.output)
+    if name == "piece" and status and status[-1] in _LESS:
+        return Fault.LESS, f"HTTP {status[-1]}: it has less than it said"
     if "416" in status:
         return Fault.RESTART, "HTTP 416"
     return Fault.AGAIN, f"HTTP {status[-1]}" if status else reason

@@ -1,13 +1,15 @@
 """Fetches what is missing and verifies it while the rest still comes: one staging's loop.
 
-A file goes part → hashed → renamed → stamped, and is called verified only then. Whatever fails is tried again,
-elsewhere first; what cannot succeed any more is an error of that file, and the others still come.
+A file goes part → hashed → renamed → stamped, and is called verified only then. A part may come in pieces from several
+peers that are themselves in the middle of it. Whatever fails is tried again, elsewhere first; what cannot succeed any
+more is an error of that file, and the others still come.
 """
 
 import asyncio
 import os
 import time
 from collections.abc import Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +20,7 @@ from aerie.weights.onhost.backends import Fault
 from aerie.weights.onhost.ledger import Active, Ledger
 from aerie.weights.onhost.spec import Spec
 from aerie.weights.onhost.survey import State, Survey
-from aerie.weights.onhost.target import Stamp, Target, write_stamps
+from aerie.weights.onhost.target import Stamp, Target, write_parts, write_stamps
 from aerie.weights.onhost.transfer import Outcome, Settings, host_error, make_empty, size_of, transfer
 from aerie.weights.onhost.verify import Hashed, Verifier
 from aerie.weights.onhost.wanted import Place, Wanted, places
@@ -26,6 +28,7 @@ from aerie.weights.onhost.wanted import Place, Wanted, places
 __all__ = ["Fetch"]
 
 TICK_S: Final = 0.2
+TELL_S: Final = 1.0  # between two looks at what the parts have for the peers
 FAILURES_BEFORE_SWITCH: Final = 2  # with one backend, before the next one is tried
 
 
@@ -36,7 +39,7 @@ class Fetch:
         self._spec, self._ledger, self._stamps = spec, ledger, stamps
         self._target = Target(spec.target)
         self._manifest_sha256 = spec.manifest_sha256
-        self._paths = [file.path for file in spec.manifest.files]
+        self._sizes = {file.path: file.size for file in spec.manifest.files}
         self._verifier = Verifier(lock)
         self._settings = Settings(stall_s=spec.stall_s, hub_python=spec.hub_python, lock=lock)
         self._backends = backends.available(spec.backends, spec.hub_python)
@@ -55,6 +58,7 @@ class Fetch:
         """Until every file is verified. Raises AerieError; parts keep what has arrived, whatever happens."""
         for file in self._present:
             self._start(self._verify_present(file))
+        telling = asyncio.create_task(self._tell_peers())
         try:
             while self._waiting or self._tasks:
                 self._begin()
@@ -68,7 +72,7 @@ class Fetch:
                 for task in done:
                     task.result()  # raises what no source mends, and our own bugs
         finally:
-            left = [*self._tasks, *([self._asking] if self._asking else [])]
+            left = [*self._tasks, telling, *([self._asking] if self._asking else [])]
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
@@ -89,12 +93,14 @@ class Fetch:
             self._asking = asyncio.create_task(self._ask_peers())
         if self._spec.peers and not self._are_peers_known:
             return  # else the first transfers would all fall to the origin
-        every = set(self._paths)
+        own = {path: size_of(self._target.part(path)) for path in self._waiting}
+        strict = {path for path, wanted in self._waiting.items() if wanted.mismatches}
         while self._waiting and sum(place.active for place in self._places) < self._spec.parallel:
             ready = {path for path, wanted in self._waiting.items() if wanted.not_before <= now}
-            offers = [place.offers(every) for place in self._places if place.blocked_until <= now]
+            open_now = (place for place in self._places if place.blocked_until <= now)
+            offers = [place.offers(self._sizes, own, strict) for place in open_now]
             choice = schedule.choose(
-                self._paths, ready, [one for one in offers if one is not None],
+                tuple(self._sizes), ready, [one for one in offers if one is not None],
                 position=self._spec.position, hosts=1 + len(self._spec.peers),
                 may_use_origin=self._spec.may_use_origin,
                 is_quiet=now - self._alive_at >= min(schedule.PATIENCE_S, self._spec.idle_s / 2),
@@ -109,17 +115,32 @@ class Fetch:
         manifest, sha256 = self._spec.manifest, self._manifest_sha256
         own = [place for place in self._places if not place.is_origin]
         answers = await asyncio.gather(
-            *(asyncio.to_thread(peers.verified_at, place.url, manifest, sha256) for place in own)
+            *(asyncio.to_thread(peers.ask, place.url, manifest, sha256) for place in own)
         )  # fmt: skip
-        for place, have in zip(own, answers, strict=True):
-            if place.have != have:
-                place.have, self._alive_at = have, time.monotonic()
+        for place, told in zip(own, answers, strict=True):
+            if (place.have, place.parts) != told:
+                (place.have, place.parts), self._alive_at = told, time.monotonic()
         self._are_peers_known = True
         self._peers_due_at = time.monotonic() + peers.INTERVAL_S
 
+    async def _tell_peers(self) -> None:
+        """Keep the peers told of what is here of each file, until cancelled; what they are told is gone at the end."""
+        told: dict[str, int] = {}
+        try:
+            while self._spec.peers:
+                sizes = {path: size_of(self._target.part(path)) for path in self._sizes if path not in self._stamps}
+                parts = {path: size for path, size in sizes.items() if size > 0}
+                with suppress(OSError):  # a full disk is for the transfers to say
+                    if parts != told:
+                        write_parts(self._target, self._manifest_sha256, parts)
+                        told = parts
+                await asyncio.sleep(TELL_S)
+        finally:
+            with suppress(OSError):
+                write_parts(self._target, self._manifest_sha256, None)
+
     async def _obtain(self, wanted: Wanted, place: Place) -> None:
-        """Fetch one file from one place and verify it; what fails waits again."""
-        wanted.attempt += 1
+        """Fetch what one place has of a file and verify it when it is whole; what is not, or failed, waits again."""
         try:
             outcome = await self._transfer(wanted, place)
         finally:
@@ -129,10 +150,14 @@ class Fetch:
             return
         place.failures = 0
         part = self._target.part(wanted.file.path)
+        if size_of(part) < wanted.file.size:
+            wanted.tries = 0
+            self._waiting[wanted.file.path] = wanted
+            return
         hashed = await self._hash(wanted.file, part, place.name, wanted.attempt)
         if hashed.stamp is None:
             part.unlink()
-            self._mismatched(wanted, place, hashed.found)
+            self._mismatched(wanted, hashed.found)
         elif not await self._finish(wanted.file, part, hashed.stamp):
             self._retry(wanted, "it was written to after it was hashed", part)
 
@@ -145,18 +170,25 @@ class Fetch:
         if before > file.size:
             part.unlink()
             before = 0
+        wanted.came(place.name, before, before)
         if before == file.size:  # whole since an earlier staging: to be verified, as everything
             return Outcome()
         wanted.most = max(wanted.most, before)
         backend = self._backend(wanted, place)
-        self._ledger.event("fetch", path=file.path, source=place.name, backend=backend, have=before)
+        is_whole = place.have is None or file.path in place.have
+        self._ledger.event(
+            "fetch", path=file.path, source=place.name, backend=backend, have=before, of="file" if is_whole else "part"
+        )  # fmt: skip
         active = Active(path=file.path, size=file.size, source=place.name, attempt=wanted.attempt, bytes=before)
         with self._ledger.moving(active):
             outcome = await transfer(file, part, place, backend, self._settings, active)
+        wanted.came(place.name, before, size_of(part))
         self._ledger.arrived(place.name, size_of(part) - before)
         return outcome
 
     def _backend(self, wanted: Wanted, place: Place) -> str:
+        if not place.is_origin:
+            return "piece"
         if place.kind not in ("hub", "http"):
             return place.kind
         usable = [name for name in self._backends if name == "aria2" or place.kind == "hub"]
@@ -224,24 +256,31 @@ class Fetch:
             wanted.last = outcome.reason
             self._waiting[path] = wanted
             return
+        if outcome.fault is Fault.LESS:
+            place.parts = {other: size for other, size in place.parts.items() if other != path}  # till it is asked
+        else:
+            place.failures += 1
         if outcome.fault is Fault.NO_RESUME and path not in place.avoid:
             place.avoid.add(path)  # one that can continue is asked first; the second time here, it starts anew
         elif outcome.fault in (Fault.NO_RESUME, Fault.RESTART):
             part.unlink(missing_ok=True)
-        place.failures += 1
         self._retry(wanted, f"{place.name}: {outcome.reason}", part)
 
-    def _mismatched(self, wanted: Wanted, place: Place, found: str) -> None:
-        file = wanted.file
-        self._ledger.event("wrong", path=file.path, source=place.name, found=found, expected=file.hash)
+    def _mismatched(self, wanted: Wanted, found: str) -> None:
+        file, givers = wanted.file, {name for name, _ in wanted.givers}
+        self._ledger.event("wrong", path=file.path, source=wanted.given_by, found=found, expected=file.hash)
         self._ledger.bytes.pop(file.path, None)
-        wanted.mismatched(place.name, found)
-        place.avoid.add(file.path)
-        place.failures += 1
-        self._retry(wanted, f"{place.name}: {file.hash_kind} {found}", self._target.part(file.path))
+        reason = f"{wanted.given_by}: {file.hash_kind} {found}"
+        wanted.mismatched(found)
+        for place in self._places:
+            if place.name in givers:
+                place.avoid.add(file.path)
+                place.failures += len(givers) == 1  # of several nobody knows which one it was
+        self._retry(wanted, reason, self._target.part(file.path))
 
     def _retry(self, wanted: Wanted, reason: str, part: Path) -> None:
         self._ledger.retries += 1
+        wanted.attempt += 1
         self._ledger.message = f"{wanted.file.path}: {reason}"
         wanted.failed(reason, size_of(part), time.monotonic(), self._spec.backoff_s)
         if (error := wanted.error(str(self._target.path), self._spec.tries)) is None:

@@ -216,7 +216,7 @@ def _at_peers(spec: Spec) -> frozenset[str]:
     sha256 = spec.manifest_sha256
     with ThreadPoolExecutor(len(spec.peers)) as pool:
         return frozenset().union(
-            *pool.map(lambda one: peers.verified_at(one.url, spec.manifest, sha256), spec.peers)
+            *pool.map(lambda one: peers.ask(one.url, spec.manifest, sha256).have, spec.peers)
         )  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """Which file a host fetches next, and from whom: the rule that makes a tree of hosts out of one seeder.
 
 The seeder's link carries every file about once: the hosts share the files among themselves, each takes its share from
-the seeder and everything else from whoever has finished it. Nobody coordinates: each host decides from what it sees.
+the seeder and everything else from whoever has it, or is further in the middle of it. Nobody coordinates: each host
+decides from what it sees.
 Standard library only, for this runs on the hosts.
 """
 
@@ -14,7 +15,6 @@ __all__ = ["LIMIT_PER_PEER", "PATIENCE_S", "Choice", "Source", "choose"]
 
 LIMIT_PER_PEER = 1  # transfers at once from one peer: a second would only finish later, and others wait for the file
 PATIENCE_S = 30.0  # without a move anywhere: the owner of a file that nobody fetches is taken for dead then
-ROOM_FOR_THE_LAST = 3  # transfers from peers beside one of the seeder's last files, which would starve among more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,8 @@ class Source:
 
     name: str
     is_origin: bool = False
-    have: frozenset[str] | None = None  # verified there; None: every file (an origin)
+    have: frozenset[str] | None = None  # verified there, or further than here; None: every file (an origin)
+    size: int = 0  # bytes that it has of the model
     active: int = 0  # this host's transfers from it at the moment
     failures: int = 0  # in a row; the fewer, the sooner it is asked again
     avoid: frozenset[str] = frozenset()  # came from here broken: only when nobody else has it
@@ -50,12 +51,12 @@ def choose(
     may_use_origin: bool,
     is_quiet: bool = False,
 ) -> Choice | None:
-    """The next transfer that this host should begin, or None when it should wait for one to end or a peer to finish.
+    """The next transfer that this host should begin, or None when it should wait for one to end or a peer to go on.
 
     paths: all files of the manifest in its order; missing: those neither verified here nor under way.
-    position: this host's number among `hosts`; 0 is the seeder. An origin has no limit but the caller's own.
-    Of several origins the first that does not fail is
-    taken. A host alone has position 0, hosts 1 and no peers. Call again after every change, until it gives None.
+    position: this host's number among `hosts`; 0 is the seeder. An origin has no limit but the caller's own. Of several
+    origins the first that does not fail is taken. A host alone has position 0, hosts 1 and no peers. Call again after
+    every change, until it gives None.
     is_quiet: nothing has moved here or at the peers for PATIENCE_S; what others should have fetched is fetched then.
     """
     peers = [source for source in sources if not source.is_origin]
@@ -64,7 +65,7 @@ def choose(
     view = _View(paths, peers, holders, position, hosts, is_quiet)
     best: tuple[tuple[int | bool, ...], Choice] | None = None
     for rank, source in enumerate(sources):
-        if not may_use_origin if source.is_origin else not view.is_open(source):
+        if not may_use_origin if source.is_origin else source.active >= LIMIT_PER_PEER:
             continue
         for index, path in enumerate(paths):
             if path not in missing or not source.holds(path):
@@ -81,7 +82,7 @@ def choose(
 
 
 class _View:
-    """What a host knows of the others. A file that one peer alone has is fetched from there by its owner only."""
+    """What a host knows of the others. Where one peer alone has more of a file, only its owner takes it there."""
 
     def __init__(
         self, paths: Sequence[str], peers: Sequence[Source], holders: Counter[str], position: int, hosts: int,
@@ -91,17 +92,8 @@ class _View:
         self.failed = frozenset(path for source in peers for path in source.avoid)
         self.receivers = max(1, hosts - 1)
         self.scarce = sum(holders[path] == 1 for path in paths)
-        sizes = [len(paths) if source.have is None else len(source.have) for source in peers]
-        fullest = [source for source, size in zip(peers, sizes, strict=True) if size == max(sizes)]
+        fullest = [source for source in peers if source.size == max(one.size for one in peers)]
         self.seeder = fullest[0] if len(fullest) == 1 else None
-        self.from_peers = sum(source.active for source in peers if source is not self.seeder)
-
-    def is_open(self, source: Source) -> bool:
-        """Whether one more transfer from this peer makes sense now."""
-        if source.active >= LIMIT_PER_PEER:
-            return False
-        ends = self.seeder is not None and self.seeder.active > 0 and self.scarce <= self.receivers
-        return source is self.seeder or not (ends and self.from_peers >= ROOM_FOR_THE_LAST)
 
     def may_take(self, index: int, source: Source) -> bool:
         """Whether a file may come from this peer: one that others have too does not come from the seeder, for its link

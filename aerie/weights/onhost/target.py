@@ -2,6 +2,7 @@
 
 <target>/<path>               a file of the model, whole and verified once
 <target>/.aerie/manifest.json, verified.json (stamps), receipt.json, lock, parts/<path>.part
+<target>/.aerie/parts.json    while hosts are staged together: how much of each part is there, for the others
 """
 
 import fcntl
@@ -18,8 +19,9 @@ from aerie.errors import AerieError
 from aerie.runbook.step import write_atomic
 from aerie.weights.manifest import File
 
-__all__ = ["Stamp", "Target", "hold", "read_stamps", "write_stamps"]
+__all__ = ["Stamp", "Target", "hold", "read_stamps", "write_parts", "write_stamps"]
 
+_PARTS: Final = "aerie.parts/1"
 _STAMPS: Final = "aerie.verified/1"
 _ORPHANS_S: Final = 5.0  # children of a killed staging die with it (see children.py), but not in the same instant
 
@@ -84,6 +86,16 @@ def write_stamps(target: Target, manifest_sha256: str, stamps: Mapping[str, Stam
     }
     document = {"schema": _STAMPS, "manifest_sha256": manifest_sha256, "files": rows}
     write_atomic(target.own / "verified.json", json.dumps(document).encode())
+
+
+def write_parts(target: Target, manifest_sha256: str, parts: Mapping[str, int] | None) -> None:
+    """Tell the other hosts how many bytes of each unverified file are here; None: tell them nothing any more."""
+    path = target.own / "parts.json"
+    if parts is None:
+        path.unlink(missing_ok=True)
+        return
+    document = {"schema": _PARTS, "manifest_sha256": manifest_sha256, "parts": dict(parts)}
+    write_atomic(path, json.dumps(document).encode(), durable=False)
 
 
 def hold(target: Target) -> int:

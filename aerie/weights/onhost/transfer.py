@@ -37,7 +37,10 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a transfer ended. fault: None when the part has the file's size. status, wait_s: as the source said."""
+    """How a transfer ended. fault: None when the part has the file's size, or has grown by what a peer has of it.
+
+    status, wait_s: as the source said.
+    """
 
     fault: Fault | None = None
     reason: str = ""
@@ -48,7 +51,11 @@ class Outcome:
 async def transfer(
     file: File, part: Path, place: Place, backend: str, settings: Settings, active: Active
 ) -> Outcome:  # fmt: skip
-    """Continue the part until it is whole or something comes between. Raises AerieError for a fault of this host."""
+    """Continue the part until it is whole, the peer has no more, or something comes between.
+
+    Raises AerieError for a fault of this host.
+    """
+    before = size_of(part)
     try:
         command = await _prepare(file, part, place, backend, settings)
     except address.Refused as refused:
@@ -64,7 +71,7 @@ async def transfer(
     have = size_of(part)
     if outcome.fault is Fault.HOST:
         raise host_error(part, outcome.reason)
-    if outcome.fault is None and have < file.size:
+    if outcome.fault is None and have < file.size and (backend != "piece" or have <= before):
         return Outcome(fault=Fault.AGAIN, reason=f"{command.name} ended at {have} of {file.size} bytes")
     if have > file.size:
         return Outcome(fault=Fault.RESTART, reason=f"the source gave {have} bytes of {file.size}")
@@ -108,16 +115,18 @@ def host_error(part: Path, reason: str) -> AerieError:
 async def _prepare(file: File, part: Path, place: Place, backend: str, settings: Settings) -> Command:
     """The program to start, when the source has said that it has the file."""
     part.parent.mkdir(parents=True, exist_ok=True)
-    if place.kind in ("hub", "http"):
+    if backend == "piece":
+        command = backends.piece_of(place.addresses(file.path), part, size_of(part), file.size, settings.stall_s)
+    elif place.kind in ("hub", "http"):
         token = address.read_token(place.token_file)
         url = address.file_url(place.url, file.path)
         found = await asyncio.to_thread(address.ask, url, token, file)
         if backend == "hub":
-            command = backends.hub(place.url, token, file.path, part, settings.hub_python, settings.stall_s)
-            if command is not None:
-                shutil.rmtree(command.grows, ignore_errors=True)
-                command.grows.mkdir()
-                return command
+            own = backends.hub(place.url, token, file.path, part, settings.hub_python, settings.stall_s)
+            if own is not None:
+                shutil.rmtree(own.grows, ignore_errors=True)
+                own.grows.mkdir()
+                return own
         backends.control_file(part).unlink(missing_ok=True)
         command = backends.aria2(found, part, file.size, settings.stall_s)
     elif place.kind == "folder":

@@ -1,16 +1,19 @@
 """What is known of each file that is still to be had, and of each source: pure bookkeeping of failures."""
 
 import random
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Final
 
 from aerie.errors import AerieError
 from aerie.weights.manifest import File
-from aerie.weights.onhost import schedule
+from aerie.weights.onhost import address, schedule
 from aerie.weights.onhost.spec import Spec
 
 __all__ = ["MISMATCHES", "Place", "Wanted", "pause_s", "places"]
 
+STEP_BYTES: Final = 64 << 20  # a smaller step costs more in processes than it gains in time
+EARLIER: Final = "an earlier staging"
 MISMATCHES: Final = 3  # the third wrong hash of one file ends the staging
 PAUSE_LIMIT_S: Final = 60.0
 _FOR_GOOD: Final = (401, 403, 404, 409, 410, 451)  # an origin's answers that asking again does not change
@@ -18,7 +21,10 @@ _FOR_GOOD: Final = (401, 403, 404, 409, 410, 451)  # an origin's answers that as
 
 @dataclass(slots=True)
 class Place:
-    """A source as this staging sees it. have: paths that a peer has verified, None for an origin: all."""
+    """A source as this staging sees it. have: paths that a peer has verified, None for an origin: all.
+
+    parts: how many bytes a peer has of each file that it has not verified yet; a beginning, and only its word for it.
+    """
 
     name: str
     kind: str
@@ -26,11 +32,19 @@ class Place:
     is_origin: bool
     token_file: str = ""
     have: frozenset[str] | None = None
+    parts: Mapping[str, int] = field(default_factory=dict)
     active: int = 0
     failures: int = 0
     blocked_until: float = 0.0  # monotonic
     refused: dict[str, str] = field(default_factory=dict)  # why not, by path
     avoid: set[str] = field(default_factory=set)
+
+    def addresses(self, path: str) -> tuple[str, ...]:
+        """Where a peer's bytes of a file may lie: in its part until that is verified, then in the file."""
+        whole = address.file_url(self.url, path)
+        if self.have is None or path in self.have:
+            return (whole,)
+        return address.file_url(self.url, f".aerie/parts/{path}.part"), whole
 
     def refuse(self, path: str, status: int, reason: str) -> bool:
         """Note a refusal; whether it is for good. A peer may have tomorrow what it lacks today."""
@@ -45,30 +59,68 @@ class Place:
             return may_use_origin and path not in self.refused
         return self.have is not None and path in self.have
 
-    def offers(self, paths: set[str]) -> schedule.Source | None:
-        """What the schedule may choose from here among all `paths`, None for nothing."""
-        have = self.have
-        if self.refused:
-            have = frozenset((paths if have is None else have) - self.refused.keys())
-        if have is not None and not have:
+    def offers(
+        self, sizes: Mapping[str, int], own: Mapping[str, int], only_verified: Set[str] = frozenset()
+    ) -> schedule.Source | None:
+        """What the schedule may choose from here, None for nothing: what is verified here, and beginnings of files.
+
+        sizes: bytes of every file; own: of those that this host has a part of. A beginning is worth asking for where it
+        is STEP_BYTES longer than this host's own, or whole. only_verified: files of which none is taken.
+        """
+        have = frozenset(sizes) if self.have is None else self.have
+        have -= self.refused.keys()
+        ahead = {
+            path
+            for path, size in self.parts.items()
+            if path not in have | self.avoid | only_verified and _is_worth(size, own.get(path, 0), sizes[path])
+        }
+        if not have and not ahead:
             return None
         return schedule.Source(
-            name=self.name, is_origin=self.is_origin, have=have, active=self.active,
-            failures=self.failures, avoid=frozenset(self.avoid),
+            name=self.name, is_origin=self.is_origin, have=have | ahead, active=self.active, failures=self.failures,
+            avoid=frozenset(self.avoid), size=sum(sizes[path] for path in have) + sum(self.parts.values()),
         )  # fmt: skip
+
+
+def _is_worth(there: int, here: int, whole: int) -> bool:
+    return there - here >= STEP_BYTES or (there == whole and there > here)
 
 
 @dataclass(slots=True)
 class Wanted:
-    """One file to be had. tries: failures in a row without a new byte; most: the largest part seen so far."""
+    """One file to be had. tries: failures in a row without a new byte; most: the largest part seen so far.
+
+    givers: who gave the part's bytes, in order: a name, and where its bytes end.
+    """
 
     file: File
-    attempt: int = 0
+    attempt: int = 1
     tries: int = 0
     most: int = 0
     not_before: float = 0.0  # monotonic
     last: str = ""
-    mismatches: list[tuple[str, str]] = field(default_factory=list)  # source, hash
+    givers: list[tuple[str, int]] = field(default_factory=list)
+    mismatches: list[tuple[str, str]] = field(default_factory=list)  # givers, hash
+
+    def came(self, source: str, before: int, have: int) -> None:
+        """Note that a source brought the part from `before` to `have` bytes."""
+        if before == 0:
+            self.givers.clear()
+        elif not self.givers:
+            self.givers.append((EARLIER, before))
+        if have > before:
+            if self.givers and self.givers[-1][0] == source:
+                self.givers.pop()
+            self.givers.append((source, have))
+
+    @property
+    def given_by(self) -> str:
+        """The givers in words: a name, or several with what each gave."""
+        if len(self.givers) < 2:
+            return self.givers[0][0] if self.givers else EARLIER
+        starts = [0, *(end for _, end in self.givers)]
+        words = (f"{name} (bytes {start} to {end})" for start, (name, end) in zip(starts, self.givers, strict=False))
+        return ", ".join(words)
 
     def failed(self, reason: str, have: int, now: float, backoff_s: float) -> None:
         """Note a failure with a part of `have` bytes; a part that grew starts the count again."""
@@ -77,15 +129,16 @@ class Wanted:
         self.last = reason
         self.not_before = now + pause_s(self.tries, backoff_s, random.random())
 
-    def mismatched(self, source: str, found: str) -> None:
-        """Note a wrong hash; what was there is gone."""
-        self.mismatches.append((source, found))
+    def mismatched(self, found: str) -> None:
+        """Note a wrong hash; what was there is gone, and from now on only verified files are taken for it."""
+        self.mismatches.append((self.given_by, found))
+        self.givers.clear()
         self.most = 0
 
     def error(self, target: str, tries: int) -> AerieError | None:
         """Why this file is given up, None while it is not."""
         if len(self.mismatches) >= MISMATCHES:
-            seen = ", ".join(f"{found} from {source}" for source, found in self.mismatches)
+            seen = "; ".join(f"{found} from {givers}" for givers, found in self.mismatches)
             return self._error(
                 target, f"{self.file.hash_kind} {seen}", f"{self.file.hash_kind} {self.file.hash}",
                 "Compare the file at its source with the manifest; ./invoke weights.manifest makes one anew.",

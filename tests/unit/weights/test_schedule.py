@@ -6,6 +6,7 @@ from aerie.weights.onhost.schedule import Choice, Source, choose
 
 PATHS = [f"model-{number:05d}-of-00008.safetensors" for number in range(1, 9)]
 ALL = frozenset(PATHS)
+SEEDER = Source(name="seeder", have=ALL, size=8)
 ORIGIN = Source(name="hub", is_origin=True)
 
 
@@ -49,7 +50,7 @@ def test_all_files_of_a_seeder_have_one_owner():
 
 
 def test_what_another_host_has_does_not_come_from_the_seeder():
-    sources = [Source(name="seeder", have=ALL), Source(name="b", have=frozenset({PATHS[1]}))]
+    sources = [SEEDER, Source(name="b", have=frozenset({PATHS[1]}), size=1)]
     assert ask([PATHS[1]], sources) == Choice(PATHS[1], "b")
     busy = [sources[0], Source(name="b", have=frozenset({PATHS[1]}), active=1)]
     assert ask([PATHS[1]], busy) is None
@@ -75,7 +76,7 @@ def test_a_source_that_gave_a_broken_file_is_asked_last():
 @pytest.mark.parametrize("position", [1, 2])
 def test_after_a_broken_file_the_seeder_may_be_asked_by_whoever_needs_it(position):
     few = frozenset({PATHS[0]})
-    sources = [Source(name="b", have=few, avoid=few), Source(name="seeder", have=ALL)]
+    sources = [Source(name="b", have=few, avoid=few, size=1), SEEDER]
     assert ask([PATHS[0]], sources, position=position) == Choice(PATHS[0], "seeder")
 
 
@@ -88,8 +89,7 @@ def test_a_peer_with_nothing_has_nothing():
     assert ask(PATHS, [Source(name="b", have=frozenset())], is_quiet=True) is None
 
 
-def test_beside_the_seeders_last_files_a_host_takes_few_from_peers():
-    peers = [Source(name=str(number), have=ALL - {PATHS[0]}, active=1) for number in range(3)]
-    more = Source(name="more", have=ALL - {PATHS[0]})
-    assert ask([PATHS[2]], [Source(name="seeder", have=ALL, active=1), *peers, more]) is None
-    assert ask([PATHS[2]], [Source(name="seeder", have=ALL), *peers, more]) == Choice(PATHS[2], "more")
+def test_of_a_file_that_its_owner_has_begun_the_others_take_the_beginning_from_there():
+    begun = Source(name="b", have=frozenset({PATHS[1]}), size=0.1)
+    assert ask([PATHS[1]], [SEEDER]) is None
+    assert ask([PATHS[1]], [SEEDER, begun]) == Choice(PATHS[1], "b")

@@ -29,6 +29,7 @@ MANIFEST = Manifest(
     ),
 )
 CONFIG, SHARD = MANIFEST.files
+SIZES = {file.path: file.size for file in MANIFEST.files}
 
 
 def document(**changes: object) -> dict[str, object]:
@@ -238,9 +239,10 @@ def test_the_third_wrong_hash_names_them_all() -> None:
     one = Wanted(file=SHARD)
     for source in ("hub", "peer", "hub"):
         assert one.error("/t", tries=99) is None
-        one.mismatched(source, f"of {source}")
+        one.came(source, 0, SHARD.size)
+        one.mismatched(f"of {source}")
     error = one.error("/t", tries=99)
-    assert error is not None and error.seen == "sha256 of hub from hub, of peer from peer, of hub from hub"
+    assert error is not None and error.seen == "sha256 of hub from hub; of peer from peer; of hub from hub"
     assert error.expected == f"sha256 {SHARD.hash}"
 
 
@@ -251,15 +253,62 @@ def test_pauses_double_up_to_a_minute_and_differ() -> None:
 
 def test_an_origins_refusal_is_for_good_and_a_peers_is_not() -> None:
     hub, peer = place(), place("b", is_origin=False, have=frozenset({SHARD.path}))
-    paths = set(DATA)
     assert hub.refuse(SHARD.path, 404, "HTTP 404") and not hub.refuse(CONFIG.path, 503, "HTTP 503")
     assert not peer.refuse(SHARD.path, 404, "HTTP 404")
-    offered = hub.offers(paths)
+    offered = hub.offers(SIZES, {})
     assert offered is not None and offered.have == {CONFIG.path}
     assert not hub.could_give(SHARD.path, True) and hub.could_give(CONFIG.path, True)
     assert not hub.could_give(CONFIG.path, False) and peer.could_give(SHARD.path, False)
     error = Wanted(file=SHARD).unobtainable("/t", [hub, peer])
     assert error.seen == "hub: HTTP 404"
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "differs", "is_offered"),
+    [
+        (200 << 20, 0, {}, True),
+        (200 << 20, 136 << 20, {}, True),
+        (200 << 20, 137 << 20, {}, False),  # too small a step
+        (300 << 20, 299 << 20, {}, True),  # the last one
+        (300 << 20, 300 << 20, {}, False),
+        (200 << 20, 250 << 20, {}, False),  # it began anew
+        (200 << 20, 0, {"avoid": {"big"}}, False),
+        (200 << 20, 0, {"only_verified": {"big"}}, False),
+    ],
+)
+def test_a_peers_beginning_of_a_file_is_offered_where_it_is_worth_a_transfer(
+    there: int, here: int, differs: dict[str, set[str]], is_offered: bool
+) -> None:
+    peer = place("b", is_origin=False, have=frozenset({"small"}))
+    peer.parts, peer.avoid = {"big": there}, differs.get("avoid", set())
+    offered = peer.offers({"big": 300 << 20, "small": 5}, {"big": here}, differs.get("only_verified", set()))
+    assert offered is not None and offered.have == ({"big", "small"} if is_offered else {"small"})
+    assert offered.size == there + 5
+
+
+def test_a_beginning_lies_in_the_peers_part_until_the_file_is_verified() -> None:
+    peer = place("b", is_origin=False, have=frozenset())
+    assert peer.addresses("a b") == ("http://h/.aerie/parts/a%20b.part", "http://h/a%20b")
+    peer.have = frozenset({"a b"})
+    assert peer.addresses("a b") == ("http://h/a%20b",)
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        ([("b", 0, 5)], "b"),
+        ([("b", 0, 5), ("b", 5, 9)], "b"),
+        ([("b", 0, 5), ("c", 5, 9)], "b (bytes 0 to 5), c (bytes 5 to 9)"),
+        ([("c", 5, 9)], "an earlier staging (bytes 0 to 5), c (bytes 5 to 9)"),
+        ([("b", 0, 5), ("c", 0, 9)], "c"),  # it was begun anew in between
+        ([("c", 9, 9)], "an earlier staging"),
+    ],
+)
+def test_who_gave_the_bytes_of_a_file_is_told(steps: list[tuple[str, int, int]], words: str) -> None:
+    one = Wanted(file=SHARD)
+    for step in steps:
+        one.came(*step)
+    assert one.given_by == words
 
 
 def test_origins_of_one_kind_have_names_of_their_own() -> None:
