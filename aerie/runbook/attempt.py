@@ -81,7 +81,7 @@ class Attempts:
             return self._fail(
                 step, number, folder, Failure(outcome="failed", message=f"environment {step.environment} is not made")
             )
-        _prepare(folder, self._job(step, number, finding, inputs, interpreters))
+        _prepare(folder, self._job(step, number, finding, inputs, interpreters, folder))
         python = interpreters[step.environment]
         job = jobs.start(
             folder,
@@ -214,6 +214,7 @@ class Attempts:
             "seconds": seconds,
         }
         self._journal.append(self._run, "step.done", record, step=step.id, attempt=number)
+        shutil.rmtree(folder.parent / "kept", ignore_errors=True)  # of this work, and of what was wanted before it
         self._say(
             events.StepDone(
                 run=self._run, step=step.id, attempt=number, seconds=seconds, evidence=str(folder / "evidence.json"),
@@ -234,8 +235,9 @@ class Attempts:
         return failure
 
     def _job(
-        self, step: Step, number: int, finding: Finding, inputs: Mapping[str, Made], interpreters: Mapping[str, Path]
-    ) -> dict[str, Any]:
+        self, step: Step, number: int, finding: Finding, inputs: Mapping[str, Made], interpreters: Mapping[str, Path],
+        folder: Path,
+    ) -> dict[str, Any]:  # fmt: skip
         given = {
             name: {"path": str(made.folder / "out"), "evidence": str(made.folder / "evidence.json")}
             for name, made in inputs.items()
@@ -248,6 +250,7 @@ class Attempts:
             "values": nest(dict(finding.parts["values"])),
             "inputs": given,
             "interpreters": {name: str(path) for name, path in interpreters.items()},
+            "kept": str(_kept(folder, keys.work_of(finding.key, {name: made.output for name, made in inputs.items()}))),
         }
 
 
@@ -281,9 +284,15 @@ def _environment(step: Step, python: Path) -> dict[str, str]:
     return environment
 
 
+def _kept(folder: Path, work: str) -> Path:
+    """The folder that all attempts at the same work have together, beside the attempt's own."""
+    return folder.parent / "kept" / work[:16]
+
+
 def _prepare(folder: Path, job: Mapping[str, Any]) -> None:
     for path in (folder / "out", folder / "scratch"):
         path.mkdir(parents=True)
+    Path(job["kept"]).mkdir(parents=True, exist_ok=True)
     (folder / "job.json").write_text(json.dumps(job, sort_keys=True), encoding="utf-8")
 
 

@@ -14,7 +14,7 @@ from aerie import pagecache
 from aerie.environments import locked_hash
 from aerie.runbook.spec import Step, values_of
 
-__all__ = ["changes", "code_hash", "file_hash", "key_of", "output_of", "parts_of"]
+__all__ = ["changes", "code_hash", "file_hash", "key_of", "output_of", "parts_of", "work_of"]
 
 # What every step imports and whose edit changes no result; all else that a step imports of its own project counts.
 _KEPT_BYTES = 1 << 20  # a smaller file may stay in the page cache
@@ -34,6 +34,11 @@ def parts_of(step: Step, values: BaseModel) -> dict[str, Any]:
 def key_of(parts: Mapping[str, Any]) -> str:
     """The step's key: sha256 over its parts."""
     return _digest(parts)
+
+
+def work_of(key: str, inputs: Mapping[str, str]) -> str:
+    """One hash for a step and what it is given: attempts with the same one do the same work. inputs: output hashes."""
+    return _digest({"key": key, "inputs": inputs})
 
 
 def output_of(evidence_sha256: str, artifacts: Sequence[Mapping[str, Any]]) -> str:

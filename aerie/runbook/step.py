@@ -7,9 +7,10 @@ A step is a module with
     gate(evidence, values) -> Verdict                    optional, pure: may the run go on?
     stale(evidence) -> str | None                        optional, quick: why what was made outside of the
                                                          step's own folder no longer serves (None: it does)
+    budget(profile, measured) -> Budget                  optional, pure: what it will take (aerie/runbook/budget.py)
 
-`run` is called in a process of its own, in the step's environment; `gate` and `stale` are called by the
-controller, so the module must import without the step's heavy libraries (import those inside functions).
+`run` is called in a process of its own, in the step's environment; `gate`, `stale` and `budget` are called by
+the controller, so the module must import without the step's heavy libraries (import those inside functions).
 """
 
 import json
@@ -65,7 +66,9 @@ class Context:
 
     values: the profile values that the step declared, nested as in the profile and already validated.
     out: an empty folder; every file left there becomes an artifact with a sha256.
-    scratch: an empty folder for what need not be kept; removed when the step is done.
+    scratch: an empty folder for what need not be kept; removed when the attempt ends.
+    kept: a folder for work that a later attempt of the same step with the same inputs goes on from, however this one
+    ends; removed when the step is done. What lies there may be cut short: write to another name and rename.
     interpreters: the Python of each environment that is installed, by name.
     """
 
@@ -76,6 +79,7 @@ class Context:
     inputs: Mapping[str, Input]
     out: Path
     scratch: Path
+    kept: Path
     interpreters: Mapping[str, Path]
     progress_file: Path
 

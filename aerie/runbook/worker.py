@@ -55,6 +55,7 @@ def _context(job: Mapping[str, Any], folder: Path) -> Context:
         inputs=inputs,
         out=folder / "out",
         scratch=folder / "scratch",
+        kept=Path(job["kept"]),
         interpreters={name: Path(path) for name, path in job["interpreters"].items()},
         progress_file=folder / "progress.json",
     )

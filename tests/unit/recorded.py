@@ -34,7 +34,8 @@ def evidence(**changed: Any) -> dict[str, Any]:
 
 def context(step: str, given: dict[str, Any], out: Path = Path("/nowhere")) -> Context:
     return Context(
-        run="r1", step=step, attempt=1, values=values(), out=out, scratch=out, interpreters={}, progress_file=out / "p",
+        run="r1", step=step, attempt=1, values=values(), out=out, scratch=out, kept=out, interpreters={},
+        progress_file=out / "p",
         inputs={name: Input(path=out.parent / name / "out", evidence=one) for name, one in given.items()},
     )  # fmt: skip
 

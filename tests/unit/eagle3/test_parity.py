@@ -90,6 +90,7 @@ def test_parity_of_a_real_model(tmp_path: Path, shift: int, decision: Decision) 
         },
         out=tmp_path,
         scratch=tmp_path,
+        kept=tmp_path,
         interpreters={},
         progress_file=tmp_path / "progress.json",
     )

@@ -33,6 +33,7 @@ def context(folder: Path, step: str, **values: Any) -> Context:
         inputs={"preflight": Input(path=folder, evidence=PREFLIGHT)},
         out=folder / "out",
         scratch=folder / "scratch",
+        kept=folder / "kept",
         interpreters={},
         progress_file=folder / "progress.json",
     )

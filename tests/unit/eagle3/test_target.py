@@ -44,6 +44,7 @@ def run(folder: Path, shape: str) -> dict[str, Any]:
         inputs={"preflight": preflight},
         out=folder / "out",
         scratch=folder,
+        kept=folder,
         interpreters={},
         progress_file=folder / "progress.json",
     )

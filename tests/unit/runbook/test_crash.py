@@ -263,3 +263,31 @@ def test_a_killed_controller_between_steps_never_breaks_the_journal(quick: Quick
     assert quick.run().code == 0
     assert sorted(set(quick.kinds("step.done"))) == sorted(STEPS)
     assert len(quick.kinds("step.done")) == len(STEPS)
+
+
+FETCH = "values: [fetch], timeout_s: 20, retries: 1, backoff_s: 0.1"
+PARTS = """
+from pathlib import Path
+import os, signal
+there = sorted(path.name for path in context.kept.iterdir())
+(folder / "there").open("a").write(" ".join(there) + "\\n")
+(context.kept / f"part-{context.attempt}").write_text("done")
+if context.attempt < 3:
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_step_keeps_is_there_for_its_next_attempt_and_gone_when_it_is_done(quick: Quick) -> None:
+    quick.change(quick.spec, FETCH, FETCH.replace("retries: 1", "retries: 3"))
+    quick.do("fetch", PARTS)
+    assert quick.run().code == 0
+    assert (quick.folder / "there").read_text().splitlines() == ["", "part-1", "part-1 part-2"]
+    assert list(quick.state.glob("runs/*/fetch/kept")) == []
+
+
+def test_what_a_step_kept_is_not_for_other_values(quick: Quick) -> None:
+    quick.do("fetch", PARTS)
+    assert quick.run().code == 1
+    quick.do("fetch", PARTS.replace("context.attempt < 3", "False"))
+    assert quick.run(overrides=["fetch.words=6"]).code == 0
+    assert (quick.folder / "there").read_text().splitlines() == ["", "part-1", ""]
