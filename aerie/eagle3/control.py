@@ -2,16 +2,18 @@
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from aerie.eagle3 import serving, staged
 from aerie.eagle3.profile import Bench, Cost, Drafter, Engine
-from aerie.engines import bench, vllm
+from aerie.engines import bench
+from aerie.engines.adapter import Drafter as Drafting
+from aerie.engines.adapter import Forced, Mode, adapter
 from aerie.engines.bench import Arm, Prompt, Record, Run
-from aerie.engines.client import Client, connect
+from aerie.engines.client import connect
 from aerie.engines.server import Server
 from aerie.errors import UsageError
 from aerie.runbook.step import Context, Json, write_atomic
@@ -74,8 +76,8 @@ def run(context: Context) -> Mapping[str, Json]:
     _check_lengths(cost, drafter)
     held = context.inputs["target"].path / "prompts.held.jsonl"
     prompts, fixed = serving.read_prompts(held, values.prompts), serving.read_prompts(held, cost.prompts)
-    control = context.scratch / "forced-length"
-    with serving.servers(context, engine, _modes(context, drafter, cost)) as servers:
+    modes = _modes(context, engine, drafter, cost)
+    with serving.servers(context, engine, modes) as servers:
         arms = [
             Arm(
                 name=name,
@@ -100,15 +102,14 @@ def run(context: Context) -> Mapping[str, Json]:
                 replace(
                     probe,
                     name=forced(length),
-                    server=servers["forced"],
-                    before=partial(vllm.write_forced_length, control, length),
+                    server=servers["forced"] if "forced" in servers else servers[forced(length)],
+                    before=_switch(modes.get("forced"), engine, length),
                 )
                 for length in cost.accept_lengths
             ]
         runs, load = bench.measure(
             arms,
             repetitions=values.repetitions,
-            counters=vllm.counters,
             on_progress=lambda done, total, note: context.progress(done, total, unit="requests", note=note),
         )
         divergences = asyncio.run(_divergences(context, servers[BASE], runs, prompts))
@@ -117,7 +118,7 @@ def run(context: Context) -> Mapping[str, Json]:
         write_atomic(context.out / f"records.{arm.name}.jsonl", "".join(json.dumps(r) + "\n" for r in rows).encode())
     names = [arm.name for arm in arms]
     return {
-        "engine": serving.engine_evidence(context),
+        "engine": serving.engine_evidence(context, engine),
         "order": [bench.order(names, repetition) for repetition in range(1, values.repetitions + 1)],
         "arms": {
             arm.name: {
@@ -145,17 +146,23 @@ def _check_lengths(cost: Cost, drafter: Drafter) -> None:
             )
 
 
-def _modes(context: Context, drafter: Drafter, cost: Cost) -> dict[str, vllm.Mode]:
+def _switch(mode: Mode, engine: Engine, length: float) -> Callable[[], None]:
+    if isinstance(mode, Forced):
+        return partial(adapter(engine.name).switch_forced, mode, length)
+    return lambda: None  # its server was started with the length
+
+
+def _modes(context: Context, engine: Engine, drafter: Drafter, cost: Cost) -> dict[str, Mode]:
     tokens = drafter.num_speculative_tokens
     baseline, finetuned = (
-        vllm.Drafter(path=staged.folder(context.inputs[step], "drafter"), tokens=tokens)
+        Drafting(path=staged.folder(context.inputs[step], "drafter"), tokens=tokens)
         for step in ("baseline-drafter", "export")
     )
-    modes: dict[str, vllm.Mode] = {BASE: None, "baseline": baseline, "finetuned": finetuned}
-    if cost.accept_lengths:
-        control = context.scratch / "forced-length"
-        vllm.write_forced_length(control, cost.accept_lengths[0])
-        modes["forced"] = vllm.Forced(drafter=finetuned, control=control, plugin=context.scratch / "plugin")
+    modes: dict[str, Mode] = {BASE: None, "baseline": baseline, "finetuned": finetuned}
+    switches = adapter(engine.name).switches_forced(engine)
+    for length in cost.accept_lengths[:1] if switches else cost.accept_lengths:
+        name = "forced" if switches else forced(length)
+        modes[name] = Forced(drafter=finetuned, length=length, folder=context.scratch / name)
     return modes
 
 
@@ -188,7 +195,7 @@ async def _divergences(
                 if position is None:
                     continue
                 pair = [ids[position] if position < len(ids) else None for ids in (tokens, others)]
-                top = await _top(client, [*prompt.input_ids, *tokens[:position]])
+                top = await client.top([*prompt.input_ids, *tokens[:position]], _LOGPROBS)
                 found.append(
                     {
                         "arm": arm,
@@ -201,10 +208,3 @@ async def _divergences(
                 )
                 context.progress(len(found), unit="divergences", note=arm)
     return found
-
-
-async def _top(client: Client, tokens: Sequence[int]) -> dict[int, float]:
-    """Log probabilities of the most likely next tokens."""
-    answer = await client.complete(tokens, max_tokens=1, logprobs=_LOGPROBS, return_tokens_as_token_ids=True)
-    (top,) = answer["choices"][0]["logprobs"]["top_logprobs"]
-    return {int(token.removeprefix("token_id:")): value for token, value in top.items()}

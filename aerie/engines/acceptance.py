@@ -8,12 +8,13 @@ Only counters or per-request sums make an Acceptance. A gauge cannot: SGLang up 
 τ / draft tokens as its accept rate, 0.70 where this definition gives 0.60 (its source, read).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from aerie.errors import AerieError
 
-__all__ = ["Acceptance", "NotMeasured"]
+__all__ = ["Acceptance", "NotMeasured", "by_histogram"]
 
 
 class NotMeasured(AerieError):
@@ -121,3 +122,19 @@ class Acceptance:
                 remedy="Send requests longer than one token to a server that has a drafter.",
             )
         return count
+
+
+def by_histogram(counts: Sequence[int], *, verify_steps: int, proposed: int, accepted: int) -> Acceptance:
+    """Acceptance where an engine counts verify steps by the drafts that they accepted: counts[j] accepted j.
+
+    The list may be cut after its last used entry (SGLang 0.5.16). Raises AerieError where it contradicts the sums.
+    """
+    by_position = tuple(sum(counts[position:]) for position in range(1, len(counts)))
+    if sum(counts) != verify_steps:
+        raise AerieError(
+            "acceptance",
+            seen=list(counts),
+            expected=f"a histogram of {verify_steps} verify steps",
+            remedy="The engine's counts do not belong together: report it with the engine's version.",
+        )
+    return Acceptance(verify_steps=verify_steps, proposed=proposed, accepted=accepted, accepted_by_position=by_position)

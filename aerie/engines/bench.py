@@ -9,9 +9,11 @@ import contextlib
 import math
 import statistics
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
 from typing import Any
 
 from aerie.engines.acceptance import Acceptance
@@ -162,22 +164,21 @@ def measure(
     arms: Sequence[Arm],
     *,
     repetitions: int,
-    counters: Callable[[str], Acceptance | None],
     on_progress: Callable[[int, int, str], None],
 ) -> tuple[list[Run], ClientLoad]:
     """Measure all arms, repetition by repetition; returns the runs in the order they were made.
 
-    counters: reads acceptance from a server's /metrics; nobody else may use the servers meanwhile.
+    Nobody else may use the servers meanwhile: acceptance is the difference of their counters, where they have them,
+    and else the sum over the requests.
     on_progress: called with requests done, requests in all, and the run at hand.
     Raises the server's own error when one fails, dies or falls silent.
     """
-    return asyncio.run(_measure(arms, repetitions, counters, on_progress))
+    return asyncio.run(_measure(arms, repetitions, on_progress))
 
 
 async def _measure(
     arms: Sequence[Arm],
     repetitions: int,
-    counters: Callable[[str], Acceptance | None],
     on_progress: Callable[[int, int, str], None],
 ) -> tuple[list[Run], ClientLoad]:
     by_name = {arm.name: arm for arm in arms}
@@ -202,7 +203,7 @@ async def _measure(
                         done += 1
                         on_progress(done, total, what)
 
-                    runs.append(await _run(arm, clients[arm.server], repetition, concurrency, counters, count))
+                    runs.append(await _run(arm, clients[arm.server], repetition, concurrency, count))
         return runs, load()
 
 
@@ -211,9 +212,9 @@ async def _run(
     client: Client,
     repetition: int,
     concurrency: int,
-    counters: Callable[[str], Acceptance | None],
     count: Callable[[], None],
 ) -> Run:
+    counters = arm.server.launch.adapter.counters
     before = counters(await client.metrics())
     waiting = iter(arm.prompts)
     records: dict[str, Record] = {}
@@ -235,8 +236,13 @@ async def _run(
         repetition=repetition,
         concurrency=concurrency,
         records=tuple(records[prompt.id] for prompt in arm.prompts),
-        acceptance=Acceptance.between(before, after) if before and after else None,
+        acceptance=Acceptance.between(before, after) if before and after else _of_requests(records.values()),
     )
+
+
+def _of_requests(records: Iterable[Record]) -> Acceptance | None:
+    seen = [record.streamed.acceptance for record in records if record.streamed.acceptance]
+    return reduce(add, seen) if seen else None
 
 
 @contextlib.asynccontextmanager

@@ -1,15 +1,16 @@
-"""Requests to a server with the OpenAI interface, by token ids in both directions."""
+"""Requests to a server, by token ids in both directions; the engine's adapter knows the words."""
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import aiohttp
 
 from aerie.engines import sse
+from aerie.engines.acceptance import Acceptance
+from aerie.engines.adapter import Answer, Question
 from aerie.engines.server import Server
 from aerie.errors import AerieError
 
@@ -23,6 +24,7 @@ class Streamed:
     """One streamed completion. Times are of time.monotonic(), seconds.
 
     first_tokens: tokens in the first chunk that held any; a drafter can make it more than 1.
+    acceptance: of this request, where the engine tells it with the answer.
     """
 
     token_ids: tuple[int, ...]
@@ -30,6 +32,7 @@ class Streamed:
     t_first: float
     t_last: float
     first_tokens: int
+    acceptance: Acceptance | None = None
 
 
 class Client:
@@ -40,15 +43,20 @@ class Client:
 
     async def stream(self, prompt: Sequence[int], *, max_tokens: int, ignore_eos: bool = False) -> Streamed:
         """Greedy, streamed, timed at the client."""
-        body = self._body(prompt, max_tokens=max_tokens, ignore_eos=ignore_eos) | {"stream": True}
+        adapter = self.server.launch.adapter
+        question = adapter.question(prompt, max_tokens=max_tokens, ignore_eos=ignore_eos, stream=True)
         token_ids: list[int] = []
+        acceptance = None
         t_send = time.monotonic()
         t_first = t_last = t_send
         first_tokens = 0
         try:
-            async for now, event in sse.events(self._session, f"{self.server.url}/v1/completions", body):
-                new = event["choices"][0].get("token_ids") if event["choices"] else None
-                if new:
+            async for now, event in sse.events(self._session, self.server.url + question.path, question.body):
+                answer = adapter.answer(event)
+                if answer.error:
+                    raise self.server.failure(f"{answer.error[:300]} after {len(token_ids)} tokens")
+                acceptance = answer.acceptance or acceptance
+                if new := answer.after(len(token_ids)):
                     if not token_ids:
                         t_first, first_tokens = now, len(new)
                     token_ids += new
@@ -60,19 +68,29 @@ class Client:
         if not token_ids:
             raise self.server.failure("a stream without tokens")
         return Streamed(
-            token_ids=tuple(token_ids), t_send=t_send, t_first=t_first, t_last=t_last, first_tokens=first_tokens
+            token_ids=tuple(token_ids),
+            t_send=t_send,
+            t_first=t_first,
+            t_last=t_last,
+            first_tokens=first_tokens,
+            acceptance=acceptance,
         )
 
-    async def complete(self, prompt: Sequence[int], *, max_tokens: int, **options: Any) -> dict[str, Any]:
-        """One completion as a whole: the response's JSON. options: further fields of the request."""
-        body = self._body(prompt, max_tokens=max_tokens) | options
+    async def ask(self, question: Question) -> Answer:
+        """One answer as a whole."""
         try:
-            async with self._session.post(f"{self.server.url}/v1/completions", json=body) as response:
+            async with self._session.post(self.server.url + question.path, json=question.body) as response:
                 await self._check(response)
-                answer: dict[str, Any] = await response.json()
+                answer = self.server.launch.adapter.answer(await response.json())
         except (aiohttp.ClientError, TimeoutError) as error:
             raise self._lost(error) from error
+        if answer.error:
+            raise self.server.failure(f"error in the answer: {answer.error[:300]}")
         return answer
+
+    async def top(self, tokens: Sequence[int], count: int) -> dict[int, float]:
+        """Log probabilities of the `count` most likely next tokens, by token id."""
+        return dict((await self.ask(self.server.launch.adapter.question(tokens, max_tokens=1, top=count))).top)
 
     async def metrics(self) -> str:
         """The text of /metrics."""
@@ -82,16 +100,6 @@ class Client:
                 return await response.text()
         except (aiohttp.ClientError, TimeoutError) as error:
             raise self._lost(error) from error
-
-    def _body(self, prompt: Sequence[int], *, max_tokens: int, ignore_eos: bool = False) -> dict[str, Any]:
-        return {
-            "model": self.server.launch.model,
-            "prompt": list(prompt),
-            "max_tokens": max_tokens,
-            "temperature": 0,
-            "ignore_eos": ignore_eos,
-            "return_token_ids": True,
-        }
 
     async def _check(self, response: aiohttp.ClientResponse) -> None:
         if response.status != 200:

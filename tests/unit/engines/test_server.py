@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from aerie.engines import client, guard, server
-from aerie.engines.server import Launch, Server, serve
+from aerie.engines.adapter import Launch, adapter
+from aerie.engines.server import Server, serve
 from aerie.errors import AerieError
 
 STAND_IN = str(Path(__file__).parent / "stand_in.py")
@@ -36,8 +37,9 @@ def launch(tmp_path):
         return Launch(
             program=(sys.executable, STAND_IN, behaviour, str(tmp_path / "pids")),
             flags=(),
-            environment=dict(os.environ),
+            variables=dict(os.environ),
             model="target",
+            adapter=adapter("vllm"),
         )
 
     return make
@@ -150,10 +152,11 @@ def test_killing_the_parent_ends_the_tree(tmp_path, pids):
     code = f"""
         import os, sys, time
         from pathlib import Path
-        from aerie.engines.server import Launch, serve
+        from aerie.engines.adapter import Launch, adapter
+        from aerie.engines.server import serve
         launch = Launch(
             program=(sys.executable, {STAND_IN!r}, "serves", {str(tmp_path / "pids")!r}),
-            flags=(), environment=dict(os.environ), model="target",
+            flags=(), variables=dict(os.environ), model="target", adapter=adapter("vllm"),
         )
         logs = Path({str(tmp_path)!r})
         with serve({{"one": launch}}, port=0, logs=logs, ready_timeout_s=20, on_wait=lambda ready, note: None):

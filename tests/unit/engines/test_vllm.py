@@ -4,11 +4,13 @@ from pathlib import Path
 import pytest
 
 from aerie.eagle3.profile import Engine
-from aerie.engines import vllm
 from aerie.engines.acceptance import Acceptance
+from aerie.engines.adapter import Capture, Drafter, Forced, Progress, Served, adapter
+from aerie.engines.values import Gpus
 from aerie.errors import UsageError
 
 ENGINE = Engine(name="vllm", max_model_len=1024, max_num_seqs=8, kv_cache_gib=1, threads=1, ready_timeout_s=300, port=0)
+VLLM = adapter("vllm")
 MLA = {
     "kv_lora_rank": 512,
     "qk_rope_head_dim": 64,
@@ -23,9 +25,12 @@ METRICS = (Path(__file__).parent / "vllm-0.32.0.metrics.txt").read_text()
 
 @pytest.fixture
 def launch(tmp_path):
-    def make(config=MLA, mode=None, dtype="bfloat16"):
+    def make(config=MLA, mode=None, dtype="bfloat16", engine=ENGINE, version="0.32.0", arch="cpu"):
         (tmp_path / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
-        return vllm.launch(python=Path("/env/bin/python"), model=tmp_path, engine=ENGINE, mode=mode, dtype=dtype)
+        served = Served(
+            python=Path("/env/bin/python"), model=tmp_path, engine=engine, dtype=dtype, version=version, arch=arch
+        )
+        return VLLM.launch(served, mode)
 
     return make
 
@@ -49,7 +54,7 @@ def test_plain_server_loads_nothing_of_ours(launch, monkeypatch):
 
 
 def test_drafter_differs_from_plain_by_its_flag_alone(launch):
-    drafted = launch(mode=vllm.Drafter(path=Path("/d"), tokens=3))
+    drafted = launch(mode=Drafter(path=Path("/d"), tokens=3))
     plain = launch()
     assert drafted.flags == (*plain.flags, "--speculative-config", value(drafted, "--speculative-config"))
     assert drafted.environment == plain.environment
@@ -61,7 +66,7 @@ def test_drafter_differs_from_plain_by_its_flag_alone(launch):
 
 
 def test_capture_asks_for_the_layers_and_our_connector(launch, tmp_path):
-    capture = launch(mode=vllm.Capture(layers=(2, 3, 4, 6), directory=tmp_path))
+    capture = launch(mode=Capture(layers=(2, 3, 4, 6), directory=tmp_path))
     speculation = json.loads(value(capture, "--speculative-config"))
     assert speculation["draft_model_config"]["hf_config"]["eagle_aux_hidden_state_layer_ids"] == [2, 3, 4, 6]
     transfer = json.loads(value(capture, "--kv-transfer-config"))
@@ -71,12 +76,11 @@ def test_capture_asks_for_the_layers_and_our_connector(launch, tmp_path):
 
 
 def test_forced_is_a_plugin_that_only_its_server_sees(launch, tmp_path):
-    forced = vllm.Forced(
-        drafter=vllm.Drafter(path=Path("/d"), tokens=3), control=tmp_path / "length", plugin=tmp_path / "plugin"
-    )
+    forced = Forced(drafter=Drafter(path=Path("/d"), tokens=3), length=2.0, folder=tmp_path / "plugin")
     server = launch(mode=forced)
     assert server.environment["VLLM_PLUGINS"] == "aerie_forced_acceptance"
     assert server.environment["PYTHONPATH"].endswith(str(tmp_path / "plugin"))
+    assert Path(server.environment["AERIE_FORCED_LENGTH_FILE"]).read_text() == "2.0\n"
     (entry_points,) = (tmp_path / "plugin").glob("*.dist-info/entry_points.txt")
     assert "aerie_forced_acceptance = aerie.engines.vllm_cpu.forced:install" in entry_points.read_text()
 
@@ -130,11 +134,54 @@ def test_a_model_without_mla_is_served_in_float32(launch):
 
 
 def test_counters_of_a_recorded_server():
-    assert vllm.counters(METRICS) == Acceptance(
+    assert VLLM.counters(METRICS) == Acceptance(
         verify_steps=1307, proposed=3921, accepted=1811, accepted_by_position=(1307, 504, 0)
     )
 
 
 def test_a_server_without_drafter_has_no_counters():
     plain = "\n".join(line for line in METRICS.splitlines() if "spec_decode" not in line)
-    assert vllm.counters(plain + "\n") is None
+    assert VLLM.counters(plain + "\n") is None
+
+
+def test_progress_of_a_recorded_server():
+    assert VLLM.progress(METRICS).verify_steps == 1307
+
+
+@pytest.mark.parametrize(("drafts", "verify_steps"), [(False, None), (True, 7)])
+def test_progress_sums_over_engines(drafts, verify_steps):
+    text = "".join(
+        f'{name}{{engine="{engine}"}} {value}\n'
+        for engine in (0, 1)
+        for name, value in (
+            ("vllm:generation_tokens_total", 100.0),
+            ("vllm:prompt_tokens_total", 50.0),
+            ("vllm:num_requests_running", 2.0),
+            ("vllm:num_requests_waiting", 1.0),
+        )
+    )
+    text += "vllm:spec_decode_num_drafts_total 7.0\n" if drafts else ""
+    assert VLLM.progress(text) == Progress(
+        generated_tokens=200, prompt_tokens=100, running=4, waiting=2, verify_steps=verify_steps
+    )
+
+
+GPU_ENGINE = ENGINE.model_copy(update={"gpus": Gpus(tensor_parallel=8)})
+
+
+def test_on_gpus_it_makes_graphs_and_nothing_is_of_the_cpu(launch):
+    config = {"kv_lora_rank": 512, "qk_rope_head_dim": 64}
+    server = launch(config, Drafter(path=Path("/d"), tokens=3), engine=GPU_ENGINE, version="0.33.0", arch="sm120")
+    assert "--enforce-eager" not in server.flags
+    assert not [name for name in server.variables if "CPU" in name or name == "TORCHDYNAMO_DISABLE"]
+    assert "--attention-backend" not in server.flags  # its own choice is the only one that works there
+    assert value(server, "--tensor-parallel-size") == "8"
+    assert json.loads(value(server, "--speculative-config"))["draft_tensor_parallel_size"] == 8
+
+
+def test_on_gpus_the_forced_length_stands_in_the_arguments(launch, tmp_path):
+    forced = Forced(drafter=Drafter(path=Path("/d"), tokens=3), length=2.5, folder=tmp_path / "unused")
+    server = launch(LLAMA, forced, engine=GPU_ENGINE, version="0.33.0", arch="sm90")
+    assert json.loads(value(server, "--speculative-config"))["synthetic_acceptance_length"] == 2.5
+    assert not forced.folder.exists()
+    assert VLLM.switches_forced(ENGINE) and not VLLM.switches_forced(GPU_ENGINE)
