@@ -1,0 +1,117 @@
+"""Builds on a host with a real systemd: a scope with a hard limit around each, which outlives a compiler it ends."""
+
+import io
+import tarfile
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lab
+from aerie import inventory
+from aerie.errors import AerieError
+from aerie.extensions import building
+from aerie.extensions.onhost.request import Request, Source
+from tests.unit.extensions import small_package as small
+
+pytestmark = pytest.mark.lab
+
+Said = Callable[..., str]
+MB = 1 << 20
+# Compilers that take memory as real ones do: "// 300" on a line takes 300 MB for half a second.
+COMPILER = """\
+#!/usr/bin/python3
+import pathlib, sys, time
+if "--version" in sys.argv:
+    print("Cuda compilation tools, release 13.1, V13.1.115"); sys.exit()
+held = b""
+for name in sys.argv:
+    if name.endswith(".cu"):
+        for line in pathlib.Path(name).read_text().splitlines():
+            if line.startswith("// "):
+                held = b"x" * (int(line[3:]) << 20)
+                time.sleep(0.5)
+pathlib.Path(sys.argv[sys.argv.index("-o") + 1]).write_bytes(b"object")
+"""
+FOLDER = "/var/lib/aerie-test/builds"
+MAKE = f"""\
+set -e
+rm -rf {FOLDER}; mkdir -p {FOLDER}/cuda/bin {FOLDER}/env/bin {FOLDER}/env/torch
+tar -xzC {FOLDER}
+for one in {FOLDER}/cuda/bin/nvcc /usr/local/bin/g++; do install -m 755 {FOLDER}/compiler $one; done
+cat >{FOLDER}/env/bin/python <<'END'
+#!/bin/sh
+test "$1" = -I && shift
+PYTHONPATH={FOLDER}/env exec python3 "$@"
+END
+chmod 755 {FOLDER}/env/bin/python
+touch {FOLDER}/env/torch/__init__.py
+printf '__version__ = "2.11.0+cu130"\\ncuda = "13.0"\\n' >{FOLDER}/env/torch/version.py
+"""
+
+
+class Builds:
+    """Builds of the small package on lab01."""
+
+    def __init__(self, host: lab.LabHost, folder: Path) -> None:
+        self.lab_host, self.folder = host, folder
+        self.host = inventory.host(host.name, host.inventory)
+
+    def start(self, key: str, sizes_mb: tuple[int, ...], **changed: Any) -> str:
+        """Start a build of files that take so much each; the job's folder."""
+        files = {f"{index}.cu": f"// {size}\n" for index, size in enumerate(sizes_mb)}
+        source = small.archive(self.folder, files)
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+            tar.add(source.path, f"{key}.tar.gz")
+            entry = tarfile.TarInfo("compiler")
+            entry.size = len(COMPILER)
+            tar.addfile(entry, io.BytesIO(COMPILER.encode()))
+        done = self.lab_host.ssh(["sh", "-c", MAKE], stdin=packed.getvalue())
+        assert done.returncode == 0, done.stderr
+        request = Request(
+            package="small", version="1.0",
+            source=Source(path=Path(f"{FOLDER}/{key}.tar.gz"), sha256=sha256(source.path.read_bytes()).hexdigest()),
+            python=Path(f"{FOLDER}/env/bin/python"), cuda_home=Path(f"{FOLDER}/cuda"), architectures=("12.0",),
+            jobs=4, nvcc_threads=1, budget_bytes=400 * MB, unit_bytes=150 * MB,
+            work=Path(f"{FOLDER}/work"), out=Path(f"{FOLDER}/out"),
+        )  # fmt: skip
+        return building.start(self.host, request, key)
+
+
+@pytest.fixture
+def builds(lab_host: lab.LabHost, tmp_path: Path) -> Builds:
+    return Builds(lab_host, tmp_path)
+
+
+def test_a_build_stays_within_the_limit_of_its_scope(builds: Builds, said: Said) -> None:
+    result = building.wait(builds.host, builds.start("within", (120, 120, 120, 120, 120)))
+    assert result.limited_by.endswith((".scope/memory.max", ".scope/memory.limit_in_bytes"))
+    assert 200 * MB < result.peak_bytes <= 400 * MB
+    assert (result.units_compiled, result.units_again) == (5, 0)
+    assert result.held_back_s > 0.5
+    assert said(builds.lab_host, "systemctl", "list-units", "--plain", "--no-legend", "aerie-build-*") == ""
+    assert said(builds.lab_host, "sha256sum", str(result.wheel)).startswith(result.wheel_sha256)
+
+
+def test_a_file_that_takes_more_than_was_measured_is_compiled_alone(builds: Builds) -> None:
+    result = building.wait(
+        builds.host,
+        builds.start(
+            "again",
+            (250, 250),
+        ),
+    )
+    assert result.units_again >= 1
+    assert result.units_compiled == 2
+
+
+def test_a_file_that_exceeds_the_budget_ends_the_build_and_nothing_else(builds: Builds, said: Said) -> None:
+    before = said(builds.lab_host, "systemctl", "show", "--property=MainPID", "ssh")
+    with pytest.raises(AerieError) as error:
+        building.wait(builds.host, builds.start("above", (600,)))
+    assert error.value.where == "memory"
+    assert said(builds.lab_host, "systemctl", "show", "--property=MainPID", "ssh") == before
+    assert said(builds.lab_host, "systemctl", "list-units", "--plain", "--no-legend", "aerie-build-*") == ""
