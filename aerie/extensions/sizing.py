@@ -11,8 +11,10 @@ memory, ended a host of 96 processors and 880 GB (flash-attention#2493).
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from .units import UnitMemory
+if TYPE_CHECKING:  # capacity, which reads what is here, runs on hosts without that module's libraries
+    from .units import UnitMemory
 
 __all__ = ["Capacity", "Limit", "Sizing", "size"]
 
@@ -72,7 +74,7 @@ class Sizing:
 
 def size(
     capacity: Capacity,
-    unit: UnitMemory,
+    unit: "UnitMemory",
     *,
     architectures: int = 1,
     wanted_jobs: int | None = None,
@@ -139,7 +141,7 @@ def _budget(capacity: Capacity, reserved_bytes: int) -> tuple[int, str]:
 
 
 def _threads(
-    capacity: Capacity, unit: UnitMemory, architectures: int, wanted: int, budget: int
+    capacity: Capacity, unit: "UnitMemory", architectures: int, wanted: int, budget: int
 ) -> tuple[int, tuple[str, ...]]:
     reasons = []
     threads = min(wanted, architectures)
@@ -161,7 +163,7 @@ def _processors(capacity: Capacity, threads: int) -> str:
     return f"{capacity.processors} processors ({capacity.processors_source}) carry {jobs}{share}"
 
 
-def _warnings(unit: UnitMemory, per_job: int, budget: int) -> tuple[str, ...]:
+def _warnings(unit: "UnitMemory", per_job: int, budget: int) -> tuple[str, ...]:
     if per_job <= budget:
         return ()
     return (

@@ -25,6 +25,7 @@ class UnitMemory:
 
     versions, cuda: as in requirements, "" is any; architectures: compute capabilities such as "12.0", none is any.
     units: files to compile, 0 where nobody counted them; source: the measurement, or whose estimate it is.
+    cpu_s: processor time of one file, seconds, on average; 0 where nobody measured it.
     """
 
     package: str
@@ -35,6 +36,7 @@ class UnitMemory:
     bytes_per_thread: int
     basis: Literal["measured", "estimate"]
     source: str
+    cpu_s: float = 0.0
 
 
 @cache

@@ -15,7 +15,7 @@ HOSTJOB = Code(
     "aerie.weights.hostjob",
     (
         "errors.py", "runbook/hostjobs.py", "runbook/jobs.py", "runbook/supervise.py", "runbook/step.py",
-        "weights/__init__.py", "weights/hostjob.py", "weights/manifest.py", "weights/onhost/*.py",
+        "statement.py", "weights/__init__.py", "weights/hostjob.py", "weights/manifest.py", "weights/onhost/*.py",
     ),
 )  # fmt: skip
 

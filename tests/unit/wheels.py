@@ -1,28 +1,68 @@
-"""A wheel of a few lines and its hash-locked requirement, so that real pip and real uv install it in a moment."""
+"""Wheels of a few lines and their hash-locked requirement, so that real pip and real uv install them in a moment."""
 
 import base64
 import hashlib
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
+
+DEVICE_CODE = Path(__file__).parent / "extensions" / "device_code"
+TAG = "py3-none-any"
 
 
 def make_wheel(folder: Path, name: str = "tinything", version: str = "1.0") -> str:
     """Write the wheel into `folder`; returns its line for a locked requirements file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    info = f"{name}-{version}.dist-info"
-    files = {
-        f"{name}.py": f"version = {version!r}\n",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = "".join(f"{path},sha256={_digest(text)},{len(text)}\n" for path, text in files.items())
-    files[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n"
-    wheel = folder / f"{name}-{version}-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        for path, text in files.items():
-            archive.writestr(zipfile.ZipInfo(path), text)  # no clock: the hash is the same each time
+    wheel = pack(folder, name, version, {f"{name}.py": f"version = {version!r}\n".encode()})
     return f"{name}=={version} --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n"
 
 
-def _digest(text: str) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+def pack(
+    folder: Path, name: str, version: str, files: Mapping[str, bytes], *, requires: str = "", tag: str = TAG
+) -> Path:
+    """Write a wheel with these files into `folder`. requires: a line Requires-Dist."""
+    folder.mkdir(parents=True, exist_ok=True)
+    info = f"{name}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    metadata += f"Requires-Dist: {requires}\n" if requires else ""
+    held = {
+        **files,
+        f"{info}/METADATA": metadata.encode(),
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: {tag}\n".encode(),
+    }
+    record = "".join(f"{path},sha256={_digest(data)},{len(data)}\n" for path, data in held.items())
+    held[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n".encode()
+    wheel = folder / f"{name}-{version}-{tag}.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path, data in held.items():
+            archive.writestr(zipfile.ZipInfo(path), data)  # no clock: the hash is the same each time
+    return wheel
+
+
+def cuda_wheel(
+    folder: Path, library: str = "targets.fatbin", *, name: str = "tinycuda", version: str = "1.0",
+    requires: str = "", local: str = "", broken: bool = False,
+) -> Path:  # fmt: skip
+    """A wheel with a recorded library (extensions/device_code). broken: it does not import; local: "+cu13torch2.14"."""
+    code = (DEVICE_CODE / library).read_bytes()
+    text = b"raise ImportError('undefined symbol: _ZN3c10')\n" if broken else b"is_loaded = True\n"
+    files = {f"{name}/__init__.py": text, f"{name}/ops.so": code}
+    return pack(folder, name, f"{version}{local}", files, requires=requires)
+
+
+def torch_wheel(folder: Path, version: str = "2.14.1", cuda: str = "13.0") -> Path:
+    """What an extension asks of torch, without torch: its version, its CUDA and its ABI."""
+    local = f"{version}+cu{cuda.replace('.', '')}"
+    files = {
+        "torch/__init__.py": (
+            "from . import version\n"
+            f"__version__ = {local!r}\n"
+            "def compiled_with_cxx11_abi():\n"
+            "    return True\n"
+        ).encode(),
+        "torch/version.py": f"__version__ = {local!r}\ncuda: str = {cuda!r}\n".encode(),
+    }  # fmt: skip
+    return pack(folder, "torch", version, files)
+
+
+def _digest(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from aerie.runbook.step import write_atomic
+from aerie.statement import dump, statement
 from aerie.weights import manifest as manifests
 from aerie.weights.onhost.spec import Spec
 from aerie.weights.onhost.target import Target
 
 __all__ = ["is_current", "record", "write"]
 
-_STATEMENT: Final = "https://in-toto.io/Statement/v1"
 _PREDICATE: Final = "urn:aerie:staged:1"
 _RECORD: Final = "aerie.staged/1"
 
@@ -23,29 +23,21 @@ _RECORD: Final = "aerie.staged/1"
 def write(spec: Spec, *, fetched: dict[str, int], seconds: float, retries: int, tools: dict[str, str]) -> None:
     """Say for every file which hash it had here, and how it came. Replaces an earlier receipt."""
     source = spec.manifest.source
-    statement: dict[str, Any] = {
-        "_type": _STATEMENT,
-        "subject": [
-            # "gitBlob" is in-toto's name for the hash that git gives a file.
-            {"name": file.path, "digest": {"sha256" if file.sha256 else "gitBlob": file.hash}}
-            for file in spec.manifest.files
-        ],
-        "predicateType": _PREDICATE,
-        "predicate": {
-            "model": spec.model,
-            "manifest": {"sha256": spec.manifest_sha256, "files": len(spec.manifest.files),
-                         "size_bytes": spec.manifest.size_bytes},
-            "source": {"kind": source.kind, "location": source.location, "revision": source.revision},
-            "host": socket.gethostname(),
-            "target": str(spec.target),
-            "verified_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "fetched_bytes": fetched,
-            "seconds": round(seconds, 3),
-            "retries": retries,
-            "tools": tools,
-        },
+    files = [(file.path, "sha256" if file.sha256 else "gitBlob", file.hash) for file in spec.manifest.files]
+    predicate: dict[str, Any] = {
+        "model": spec.model,
+        "manifest": {"sha256": spec.manifest_sha256, "files": len(spec.manifest.files),
+                     "size_bytes": spec.manifest.size_bytes},
+        "source": {"kind": source.kind, "location": source.location, "revision": source.revision},
+        "host": socket.gethostname(),
+        "target": str(spec.target),
+        "verified_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "fetched_bytes": fetched,
+        "seconds": round(seconds, 3),
+        "retries": retries,
+        "tools": tools,
     }  # fmt: skip
-    write_atomic(_path(spec), json.dumps(statement, indent=1).encode() + b"\n")
+    write_atomic(_path(spec), dump(statement(files, _PREDICATE, predicate)))
 
 
 def is_current(spec: Spec) -> bool:
