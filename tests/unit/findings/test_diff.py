@@ -17,6 +17,11 @@ OF_GPUS_AT_WORK = {  # nor these: tests/unit/gpus
     "interconnect.peer-failed",
     "interconnect.peer-wrong-data",
 }
+OF_EXTENSIONS_AT_WORK = {  # tests/unit/extensions/test_proof_of_extensions.py
+    "extensions.import-failed",
+    "extensions.kernel-failed",
+    "extensions.wrong-result",
+}
 
 
 def ids(findings):
@@ -40,7 +45,9 @@ def test_a_host_that_differs_in_one_thing_has_that_finding_and_only_that(example
 
 
 def test_every_finding_has_an_example():
-    assert set(rows()) - {example.id for example in EXAMPLES} == OF_THE_PLAN | OF_CONTENT | OF_GPUS_AT_WORK
+    assert set(rows()) - {example.id for example in EXAMPLES} == (
+        OF_THE_PLAN | OF_CONTENT | OF_GPUS_AT_WORK | OF_EXTENSIONS_AT_WORK
+    )
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=named)
