@@ -76,6 +76,11 @@ class Server:
         if path == "/generate":
             reason = {"type": "length"} if is_last else None
             meta = {"prompt_tokens": 7, "completion_tokens": done, "cached_tokens": 0, "finish_reason": reason}
+            if self.chunk > 1:
+                steps, drafts = -(-(done - 1) // self.chunk), self.chunk - 1
+                meta |= {"spec_verify_ct": steps, "spec_num_correct_drafts": drafts * steps}
+                meta |= {"spec_num_proposed_drafts": drafts * steps}
+                meta |= {"spec_correct_drafts_histogram": [0] * drafts + [steps]}
             return {"text": " word" * done, "meta_info": meta}
         said = {"delta": {"content": " word" * new}} if "chat" in path else {"text": " word" * new}
         usage = {"prompt_tokens": 7, "completion_tokens": done, "total_tokens": 7 + done}

@@ -179,7 +179,11 @@ class _Arm:
             repetition=repetition,
             taken=tuple(taken),
             wall_s=ended - began,
-            acceptance=acceptance(counted, await endpoint.metrics(self.session, self.where)),
+            acceptance=acceptance(
+                counted,
+                await endpoint.metrics(self.session, self.where),
+                [one.answer.meta for one in taken if not one.answer.error],
+            ),
             millijoules={gpu: energy_now[gpu] - before for gpu, before in spent.items() if gpu in energy_now},
             load=used,
         )

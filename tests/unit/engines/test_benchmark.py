@@ -11,7 +11,7 @@ import pytest
 
 from aerie.engines.acceptance import Acceptance
 from aerie.engines.bench import ClientLoad
-from aerie.engines.benchmark import comparison, document, energy, figures, options, prompts
+from aerie.engines.benchmark import comparison, counters, document, energy, figures, options, prompts
 from aerie.engines.benchmark.asking import Answer
 from aerie.engines.benchmark.endpoint import Endpoint, parse
 from aerie.engines.benchmark.prompts import Question
@@ -80,6 +80,13 @@ def test_every_interface_counts_the_same_tokens(drafted, api):
     (row,) = take(drafted, api=api, concurrency=(2,)).rows
     assert (row.output_tokens, row.failed, row.is_counted) == (36, 0, True)
     assert row.acceptance.tau == 4.0
+
+
+def test_without_counters_the_answers_are_added_up(drafted):
+    result = take(drafted, api="native", concurrency=(2,))
+    metas = [taken.answer.meta for level in result.levels for taken in level.taken]
+    assert counters.acceptance("", "# SGLang: gauges alone\n", metas) == result.rows[0].acceptance
+    assert counters.acceptance("", "", [{}, {"spec_verify_ct": 0}]) is None
 
 
 def test_a_request_that_fails_is_counted_and_the_others_go_on(plain):
