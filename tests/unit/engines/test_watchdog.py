@@ -194,7 +194,7 @@ def test_a_spec_is_read_as_it_was_written(tmp_path):
 
 
 QUICK = Limits(
-    load_stall_s=1.0, decode_stall_s=1.0, probe_every_s=0.3, probe_timeout_s=0.4, settle_s=0.5, held_bytes=1 << 20
+    load_stall_s=0.7, decode_stall_s=0.8, probe_every_s=0.2, probe_timeout_s=0.3, settle_s=0.3, held_bytes=1 << 20
 )
 
 
@@ -355,7 +355,7 @@ def test_a_load_that_stalls_is_tried_twice_and_then_left_to_a_person(watch):
     assert steps(told) == [("stalled-load", "restart"), ("stalled-load", "kill"), ("stalled-load", "give-up")]
     assert group.steps == ["restart", "kill"]
     again = Watchdog(dog.spec, group, Observer(dog.spec, group), told.append)  # a watchdog that was restarted itself
-    end = time.monotonic() + 1.5
+    end = time.monotonic() + 1
     while time.monotonic() < end:
         again.turn()
         time.sleep(0.1)
