@@ -12,11 +12,12 @@ from typing import Any
 from aerie.eagle3 import serving, staged
 from aerie.eagle3.arithmetic import captured
 from aerie.eagle3.profile import Drafter, Engine, Profile, Synthesis
+from aerie.eagle3.samples import Samples
 from aerie.engines.adapter import Capture
 from aerie.engines.bench import Prompt
 from aerie.engines.client import connect, crowd
 from aerie.engines.server import Server
-from aerie.engines.states import pack, read_states
+from aerie.engines.states import States, read_states
 from aerie.errors import AerieError
 from aerie.pagecache import PassBy
 from aerie.runbook.budget import Budget
@@ -44,7 +45,8 @@ is whole when the lock beside it can be taken. The last token was never an input
 position less than the sample has tokens. Check that the tokens in the file are the sample's and that all is finite.
 Each is then kept a third smaller, without loss, with a sha256 over what it holds: the bytes of the numbers lie in
 planes, and the plane of signs and exponents is coded (`bytes_per_byte` says what is left). It is put on the disk and
-out of the page cache, where the weights of the next server lie.
+out of the page cache, where the weights of the next server lie. A sample is kept as soon as it is answered: an attempt
+that is killed loses the answers that were open, and the next one asks for the rest.
 """
 
 
@@ -52,7 +54,7 @@ def budget(profile: Profile, measured: Mapping[str, Any] | None) -> Budget:
     """States on the disk, those that the engine still holds back included; time by the measured rate."""
     counts, new_tokens = captured(profile), profile.synthesis.prompts * profile.synthesis.max_tokens
     seconds, rate = None, ""
-    if measured:
+    if measured and measured["tok_s"]:
         seconds = measured["start_s"] + new_tokens / measured["tok_s"]
         rate = (
             f"; {new_tokens:,} new tokens at {measured['tok_s']:,.0f}/s, as measured, after {measured['start_s']:.0f} s"
@@ -69,15 +71,12 @@ def budget(profile: Profile, measured: Mapping[str, Any] | None) -> Budget:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Sizes:
-    """Bytes of state files, as the engine wrote them and as they are kept."""
+class _Made:
+    """What this attempt generated. Bytes of state files, as the engine wrote them and as they are kept."""
 
-    written: int = 0
-    kept: int = 0
-
-    def add(self, other: "_Sizes") -> None:
-        self.written += other.written
-        self.kept += other.kept
+    tokens: int = 0
+    written_bytes: int = 0
+    kept_bytes: int = 0
 
 
 def unique(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:
@@ -109,37 +108,45 @@ def run(context: Context) -> Mapping[str, Json]:
     layers = (*drafter.aux_layers, config["num_hidden_layers"])
     captured = context.scratch / "captured"
     captured.mkdir()
-    (context.out / "states").mkdir()
     capture = Capture(layers=layers, directory=captured)
     with serving.servers(context, engine, {"capture": capture}) as servers:
         started = time.monotonic()
-        with PassBy() as passing:  # 828 GB at full size, and the weights are served again after this
-            samples, sizes = asyncio.run(_generate(context, servers["capture"], prompts, values, len(layers), passing))
+        with Samples(context.kept, prompts) as samples, PassBy() as passing:
+            # What passes by are 828 GB at full size, and the weights are served again after this.
+            before = len(samples.there)
+            made = asyncio.run(_generate(context, servers["capture"], prompts, values, len(layers), samples, passing))
         wall_s = time.monotonic() - started
-    write_atomic(context.out / "samples.jsonl", "".join(json.dumps(row) + "\n" for row in samples).encode())
-    new_tokens = sum(sum(row["loss_mask"]) for row in samples)
+    rows = [samples.there[prompt.id] for prompt in prompts]
+    samples.move_states(context.out / "states")
+    write_atomic(context.out / "samples.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
     return {
         "engine": serving.engine_evidence(context, engine) | {"flags": list(servers["capture"].launch.flags)},
         "start_s": servers["capture"].start_s,
         "layers": list(layers),
-        "prompts": len(samples),
+        "prompts": len(rows),
+        "of_earlier_attempts": before,
         "duplicates": len(asked) - len(prompts),
         "prompt_tokens": sum(len(prompt.input_ids) for prompt in prompts),
-        "new_tokens": new_tokens,
-        "tok_s": round(new_tokens / wall_s, 1),
+        "new_tokens": sum(sum(row["loss_mask"]) for row in rows),
+        "tok_s": round(made.tokens / wall_s, 1) if made.tokens else None,
         "wall_s": round(wall_s, 2),
-        "states_bytes": sizes.kept,
-        "bytes_per_byte": round(sizes.kept / sizes.written, 4),
+        "bytes_per_byte": round(made.kept_bytes / made.written_bytes, 4) if made.tokens else None,
         "one_pass": True,
     }
 
 
 async def _generate(
-    context: Context, server: Server, prompts: Sequence[Prompt], values: Synthesis, layers: int, passing: PassBy
-) -> tuple[list[dict[str, Any]], _Sizes]:
-    samples: dict[str, dict[str, Any]] = {}
-    sizes = _Sizes()
-    waiting = iter(enumerate(prompts))
+    context: Context,
+    server: Server,
+    prompts: Sequence[Prompt],
+    values: Synthesis,
+    layers: int,
+    samples: Samples,
+    passing: PassBy,
+) -> _Made:
+    """Ask for what is not there yet; each sample is kept as soon as it is answered."""
+    made = _Made()
+    waiting = iter([(number, prompt) for number, prompt in enumerate(prompts) if prompt.id not in samples.there])
     async with connect(server) as client:
 
         async def user() -> None:
@@ -156,16 +163,19 @@ async def _generate(
                 written = answer.states_file
                 if written is None:
                     raise server.failure("an answer without its file of hidden states")
-                sizes.add(await asyncio.to_thread(_keep, written, row, context.out, layers, passing))
-                samples[prompt.id] = row
-                context.progress(len(samples), len(prompts), unit="prompts")
+                states = await asyncio.to_thread(_checked, written, row, layers)
+                made.kept_bytes += await asyncio.to_thread(samples.add, row, states, passing)
+                made.written_bytes += written.stat().st_size
+                made.tokens += len(answer.token_ids)
+                written.unlink()
+                context.progress(len(samples.there), len(prompts), unit="prompts")
 
         await crowd(values.concurrency, user)
-    return [samples[prompt.id] for prompt in prompts], sizes
+    return made
 
 
-def _keep(written: Path, row: Mapping[str, Any], out: Path, layers: int, passing: PassBy) -> _Sizes:
-    """Check the states that the engine wrote and keep them beside their sample."""
+def _checked(written: Path, row: Mapping[str, Any], layers: int) -> States:
+    """The states that the engine wrote. Raises AerieError unless they are the sample's own, all of them and sound."""
     lock = written.with_name(f"{written.name}.lock")
     with open(lock) as file:
         fcntl.flock(file, fcntl.LOCK_SH)  # held by the engine until the file is whole
@@ -180,9 +190,4 @@ def _keep(written: Path, row: Mapping[str, Any], out: Path, layers: int, passing
             expected=f"{expected} and the sample's own tokens, {row['input_ids'][:8]} …",
             remedy="The engine gave another request's states, or broken ones: nothing may be trained on them.",
         )
-    kept = out / row["states"]
-    write_atomic(kept, pack(states), durable=False)  # `passing` puts it on the disk, many at a time
-    sizes = _Sizes(written=written.stat().st_size, kept=kept.stat().st_size)
-    written.unlink()
-    passing.done(kept)
-    return sizes
+    return states

@@ -141,6 +141,12 @@ def test_it_survives_a_killed_controller_and_a_killed_engine(finished: Finished)
     }
 
 
+def test_the_engines_step_goes_on_where_it_was_killed(operator: Operator, finished: Finished) -> None:
+    (done,) = [entry for entry in finished.journal if (entry.kind, entry.step) == ("step.done", "synthesize")]
+    evidence = json.loads((operator.state / "aerie" / done.data["folder"] / "evidence.json").read_bytes())
+    assert 1 <= evidence["of_earlier_attempts"] < evidence["prompts"]
+
+
 def test_running_it_again_changes_nothing(operator: Operator, finished: Finished) -> None:
     code, text = operator.calls("runbook", "eagle3", "--json", *ONCE)
     assert code == 0
