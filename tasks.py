@@ -12,10 +12,11 @@ from commands.extensions import build
 from commands.hosts import plan, snapshot, verify
 from commands.project import docs, schema, test
 from commands.runbooks import approve, report, resume, runbook, runs
+from commands.serving import serve
 from commands.staging import stage
 from lab.tasks import collection as lab
 
 namespace = Collection(
-    approve, build, docs, plan, provision, report, resume, rollback, runbook, runs, schema, snapshot, stage, test,
+    approve, build, docs, plan, provision, report, resume, rollback, runbook, runs, schema, serve, snapshot, stage, test,
     upgrade, verify, bench.collection, lab, locks.collection, weights.collection,
 )  # fmt: skip

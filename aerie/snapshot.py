@@ -23,6 +23,7 @@ __all__ = [
     "Cuda",
     "Driver",
     "Engine",
+    "EngineService",
     "Environment",
     "Filesystem",
     "Gpu",
@@ -388,13 +389,37 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineService:
+    """What is to serve a model: the unit of its live slot.
+
+    restarts: by systemd, since it was last started; limits: in force, None where no process runs.
+    """
+
+    model: str
+    unit: str  # "aerie-engine-kimi-k2.5-blue.service"
+    engine: str
+    version: str
+    address: str  # of the front, "127.0.0.1:8000"
+    active: str  # "active", "activating", "failed", …
+    result: str  # systemd's word for how it last ended: "success", "exit-code", "start-limit-hit"
+    restarts: int
+    front_active: str
+    limits: Limits | None
+    key_mode: str | Unknown  # "600 0": mode and owner of the key's file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """units: aerie-*.service; listening: "address:port" of TCP sockets of their processes."""
+    """units: aerie-*.service; listening: "address:port" of TCP sockets of their processes.
+
+    services: one for each model that is to be served; () in snapshots that were taken before there were any.
+    """
 
     user: str | None  # of the service account "aerie", None where it does not exist
     user_shell: str | None
     units: tuple[Unit, ...] | Unknown
     listening: tuple[str, ...] | Unknown
+    services: tuple[EngineService, ...] | Unknown = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

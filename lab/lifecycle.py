@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -57,6 +57,7 @@ def up(
     gpus: str = "none",
     suite: str = "",
     memory_bytes: int = 2 * GIB,
+    binds: Mapping[Path, str] | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[LabHost, ...]:
     """lab01 to lab<count>, all of them answering on ssh with systemd started up. Those that run already are left alone.
@@ -64,6 +65,7 @@ def up(
     gpus: the scenario of hosts that are not there yet, e.g. "healthy8"; "bare": cards and no driver; "none": no cards.
     suite: of the base image, e.g. "bookworm"; "": the lab's own, else the first whose archive is in reach.
     memory_bytes: the limit of each host, page cache included; it is set on running hosts too.
+    binds: folders of this machine that new hosts see, read-only, at these paths.
     say: gets a line when something takes time. The first call on a machine builds the base image (about a minute).
     Hosts beyond `count` that run stay. A host that was switched off starts again with its files.
     """
@@ -82,7 +84,7 @@ def up(
         hosts = tuple(_host(number) for number in range(1, count + 1))
         lab_key(_state())
         with ThreadPoolExecutor(max_workers=min(count, 8)) as pool:
-            is_new = list(pool.map(lambda host: _start(host, base, memory_bytes, chosen), hosts))
+            is_new = list(pool.map(lambda host: _start(host, base, memory_bytes, chosen, binds or {}), hosts))
             _write_access(packages)
             begun = list(itertools.compress(hosts, is_new))
             list(pool.map(_wait, begun))
@@ -229,7 +231,9 @@ def _status(name: str) -> HostStatus:
     )
 
 
-def _start(host: LabHost, base: Path, memory_bytes: int, cards: scenario.Scenario | None) -> bool:
+def _start(
+    host: LabHost, base: Path, memory_bytes: int, cards: scenario.Scenario | None, binds: Mapping[Path, str]
+) -> bool:
     """False when the host runs already and answers; it is started otherwise."""
     made = cgroups.create(host.name)
     cgroups.limit_memory(host.name, memory_bytes)
@@ -247,6 +251,7 @@ def _start(host: LabHost, base: Path, memory_bytes: int, cards: scenario.Scenari
         "veth": network.veth_of(host.name),
         "address": f"{host.address}/{network.NETWORK.prefixlen}",
         "gateway": str(network.GATEWAY),
+        "binds": [f"{source}:{path}" for source, path in binds.items()],
     }
     with open(host.folder / "console.log", "ab") as console:
         # Returns as soon as the supervisor is in the host's cgroups; from there on `down` finds it.

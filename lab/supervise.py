@@ -17,7 +17,10 @@ REBOOT = 133  # how systemd-nspawn ends when the host asked for a reboot
 
 
 class Spec(TypedDict):
-    """cgroups: folders to join; lower: the base image; folder: the host's own, with upper/, work/ and root/."""
+    """cgroups: folders to join; lower: the base image; folder: the host's own, with upper/, work/ and root/.
+
+    binds: "source:path" of folders that the host sees, read-only.
+    """
 
     name: str
     cgroups: list[str]
@@ -27,6 +30,7 @@ class Spec(TypedDict):
     veth: str
     address: str
     gateway: str
+    binds: list[str]
 
 
 def main(spec: Spec) -> int:
@@ -82,6 +86,7 @@ def boot(spec: Spec) -> int:
     argv += ["systemd-nspawn", "--quiet", f"--directory={spec['folder']}/root", f"--machine={spec['name']}"]
     argv += [f"--hostname={spec['name']}", "--keep-unit", "--register=no", "--resolv-conf=off", "--timezone=off"]
     argv += [f"--network-namespace-path=/proc/{os.getpid()}/ns/net", "--capability=CAP_NET_ADMIN", "--console=pipe"]
+    argv += [f"--bind-ro={bind}" for bind in spec["binds"]]
     argv += ["--kill-signal=SIGRTMIN+3", "/usr/local/sbin/lab-init"]
     # The host may set net.* values: they are those of its own network namespace.
     environment = {**os.environ, "SYSTEMD_NSPAWN_API_VFS_WRITABLE": "network"}

@@ -12,7 +12,8 @@ from .model import Finding
 __all__ = ["judge"]
 
 STALE_KEY = "7FA2AF80"  # NVIDIA's key of before April 2022
-DAMAGED_BY_ITSELF = ("nvidia-fabricmanager",)  # units whose failure is driver.fabricmanager-present
+# Units whose failure is a finding of its own: driver.fabricmanager-present, engine.service-failed.
+DAMAGED_BY_ITSELF = ("nvidia-fabricmanager", "aerie-engine-")
 
 
 def judge(case: Case) -> Iterator[Finding]:

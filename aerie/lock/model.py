@@ -19,6 +19,7 @@ __all__ = [
     "CudaPackage",
     "Driver",
     "Engine",
+    "EngineModel",
     "Extension",
     "ExtensionSource",
     "ExtensionWheel",
@@ -332,6 +333,31 @@ class Weights(_Table):
     """Models that can be staged, by name."""
 
 
+class EngineModel(_Table):
+    """How one model is served as a service."""
+
+    environment: str = "serve"
+    """The environment with the engine, by its name in `[[python.environments]]`."""
+    port: Annotated[int, Field(ge=1024, le=65_533)] = 8000
+    """Where clients reach it, on `bind`; the two ports after it are the slots' own, on the loopback."""
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    """In which it computes; "float32" is for processors without bfloat16."""
+    max_model_len: Annotated[int, Field(ge=128)] = 131_072
+    """Tokens of a request, its answer included."""
+    max_num_seqs: Annotated[int, Field(ge=1)] = 48
+    """Requests at once."""
+    kv_cache_gib: Annotated[int, Field(ge=1)] = 4
+    """Memory for keys and values where a processor serves."""
+    memory_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.9
+    """Of each GPU's memory, for weights, keys and values; SGLang's own choice left 4,578 tokens on 8 × 96 GB."""
+    threads: Annotated[int, Field(ge=1)] = 8
+    """OpenMP threads."""
+    draft_tokens: Annotated[int, Field(ge=1, le=16)] = 3
+    """Drafts per verify step, with a drafter."""
+    ready_timeout_s: Annotated[int, Field(ge=30)] = 2400
+    """From the start to the first generation: a cold load of 547 GB took 25 minutes."""
+
+
 class Engine(_Table):
     """What engines run as."""
 
@@ -339,6 +365,8 @@ class Engine(_Table):
     """The service account."""
     bind: str = "127.0.0.1"
     """The address that engines listen on."""
+    models: dict[ModelName, EngineModel] = {}
+    """How models of `[weights.models]` are served, by name; one that is not there is served by the defaults."""
 
 
 class Lock(_Table):

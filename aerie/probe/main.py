@@ -14,6 +14,7 @@ from . import (
     cuda,
     dpkg,
     driver,
+    engine,
     environments,
     initramfs,
     kernel,
@@ -145,6 +146,7 @@ def _engine(units: Any) -> dict[str, Any]:
         "user_shell": account and account.pw_shell,
         "units": ours,
         "listening": _of(ours, lambda units: reading(_listening, units)),
+        "services": reading(engine.services),
     }
 
 

@@ -4,7 +4,7 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -51,11 +51,13 @@ class Runner(Protocol):
 class Code:
     """Modules of the standard library alone, to run on hosts.
 
-    module: the one whose `main(arguments)` is the program; patterns: the files, from aerie's folder, it among them.
+    module: the one whose `main(arguments)` is the program; patterns: the files, from aerie's folder, it among them;
+    more: gives further files, by path.
     """
 
     module: str
     patterns: tuple[str, ...]
+    more: Callable[[], Mapping[str, bytes]] = dict
 
     @cached_property
     def files(self) -> dict[str, bytes]:
@@ -64,6 +66,7 @@ class Code:
         found = {path for pattern in self.patterns for path in root.glob(pattern)}
         files = {str(path.relative_to(repository())): path.read_bytes() for path in found}
         files |= dict.fromkeys(PACKAGES, b"")
+        files |= self.more()
         files["__main__.py"] = MAIN.format(module=self.module).encode()
         return dict(sorted(files.items()))
 

@@ -22,6 +22,7 @@ __all__ = [
     "judge",
     "lock_with",
     "package",
+    "served",
     "staged",
 ]
 
@@ -58,6 +59,16 @@ class Example:
 def package(version: str, maintainer: str = NVIDIA, status: str = "ii") -> dict[str, Any]:
     """A package as the snapshot has it."""
     return {"version": version, "status": status, "maintainer": maintainer, "is_held": False}
+
+
+def served(**differences: Any) -> dict[str, Any]:
+    """Changes after which a model is served, as it should be but for these differences."""
+    service = {
+        "model": "tiny", "unit": "aerie-engine-tiny-blue.service", "engine": "vllm", "version": "0.33.0",
+        "address": "127.0.0.1:8000", "active": "active", "result": "success", "restarts": 0, "front_active": "active",
+        "limits": {"memlock": None, "nofile": 1_048_576, "stack": None}, "key_mode": "600 0",
+    }  # fmt: skip
+    return {"engine/services": [service | differences]}
 
 
 def each_gpu(key: str, value: Any) -> dict[str, Any]:
@@ -377,4 +388,18 @@ EXAMPLES: tuple[Example, ...] = (
     example("engine.user-missing", {"engine/user": None, "engine/user_shell": None}, "no account aerie"),
     example("engine.user-shell", {"engine/user_shell": "/bin/bash"}, "/bin/bash"),
     example("engine.bind-open", {"engine/listening": ["0.0.0.0:8000", "127.0.0.1:8001"]}, "0.0.0.0:8000"),
+    example("engine.service-failed", served(active="failed", result="start-limit-hit", restarts=2, limits=None),
+            "tiny: aerie-engine-tiny-blue.service failed (start-limit-hit)"),
+    example("engine.service-down", served(active="inactive", limits=None),
+            "tiny: aerie-engine-tiny-blue.service inactive"),
+    example("engine.service-down", served(front_active="failed"), "tiny: aerie-front.service failed", name="front"),
+    example("engine.restarting", served(restarts=2), "tiny: 2 restarts, active"),
+    example("engine.limits-low", served(limits={"memlock": 65536, "nofile": 1024, "stack": None}),
+            "tiny: memlock 65536, nofile 1024"),
+    example("engine.key-open", served(key_mode="644 0"), "tiny: mode 644, owner 0"),
+    example("engine.key-open", served(key_mode="600 998"), "tiny: mode 600, owner 998", name="of-another"),
+    example("engine.gpus-busy", served() | {"gpus/3/processes": [
+        {"pid": 7, "name": "python", "memory_bytes": 1, "unit": None},
+        {"pid": 8, "name": "python", "memory_bytes": 1, "unit": "aerie-engine-tiny-blue.service"},
+    ]}, "GPU 3: python (pid 7)"),
 )  # fmt: skip

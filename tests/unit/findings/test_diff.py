@@ -8,7 +8,7 @@ from tests.snapshots import healthy
 from tests.unit.findings.examples import EXAMPLES, Example, a_host, bare, judge, lock_with
 
 OF_THE_PLAN = {"base.waiver-expired"}  # tests/unit/test_plan.py
-OF_CONTENT = {"weights.corrupt"}  # no snapshot tells it: tests/lab/test_stage.py
+OF_CONTENT = {"weights.corrupt", "engine.no-answer"}  # no snapshot tells them: tests/lab/test_stage.py, test_serve.py
 OF_GPUS_AT_WORK = {  # nor these: tests/unit/gpus
     "driver.kernel-failed",
     "driver.wrong-data",

@@ -1,0 +1,1 @@
+"""Runs on hosts, on the standard library alone: what units call, and what changes which of them serves."""

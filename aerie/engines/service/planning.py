@@ -1,0 +1,239 @@
+"""What `serve` would do on a host: one probe and one question, nothing changed."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from aerie import inventory, remote
+from aerie.choice import unknown_name
+from aerie.engines import capability
+from aerie.errors import AerieError, UsageError
+from aerie.findings import Finding, Severity, diff
+from aerie.inventory import Host
+from aerie.lock import EngineModel, Lock
+from aerie.paths import repository
+from aerie.snapshot import Snapshot, StagedModel, Unknown
+from aerie.weights import models
+from aerie.weights.document import target
+
+from . import launching
+from .onhost import gates
+from .onhost.definition import Service, Slot, Weights, other, unit_of
+from .status import Status, look
+
+__all__ = ["Action", "Prepared", "ServePlan", "prepare", "prepare_rollback"]
+
+SCHEMA = "aerie.serve-plan/1"
+OF_GPUS = ("driver", "interconnect")  # layers whose fatal findings an engine on GPUs would meet
+ARCHS = {"9.0": "sm90", "10.0": "sm100", "12.0": "sm120"}
+
+
+class Action(StrEnum):
+    """What is to be done."""
+
+    NOTHING = "nothing"  # the live slot runs just that
+    START = "start"  # nothing serves the model yet
+    CHANGE = "change"  # the other slot, then the front leads to it
+    ATTACH = "attach"  # a change is at work there already
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServePlan:
+    """What would be done. slot: that is to serve; wanted: what it is to run, None where that is not known.
+
+    problems: why not; notes: what to know before.
+    """
+
+    host: str
+    model: str
+    action: Action
+    slot: Slot | None
+    wanted: Service | None
+    now: Status
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_filled(self) -> bool:
+        """Does the slot hold just that already?"""
+        return self.slot is not None and self.now.services.get(self.slot) == self.wanted
+
+    @property
+    def exit_code(self) -> int:
+        """2 where it is refused, else 0."""
+        return 2 if self.action is Action.REFUSE else 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document of `serve --plan --json`."""
+        return {
+            "schema": SCHEMA,
+            "host": self.host,
+            "model": self.model,
+            "action": str(self.action),
+            "slot": self.slot,
+            "wanted": self.wanted.to_dict() if self.wanted else None,
+            "now": self.now.to_dict(),
+            "problems": list(self.problems),
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A plan and what it was made from."""
+
+    plan: ServePlan
+    inventory: Path
+    host: Host
+    lock: Lock
+
+
+def prepare(host: str, model: str, engine: str, *, drafter: str = "", inventory_file: Path | None = None) -> Prepared:
+    """The plan of serving a model of the host's lock with this engine. Nothing is changed.
+
+    Raises UsageError for an unknown host, model, drafter or engine, and as remote.probe does.
+    """
+    if engine not in launching.KEYS:
+        raise unknown_name("engine", engine, launching.KEYS)
+    path = inventory_file or repository() / "inventory" / "hosts.yml"
+    named = inventory.host(host, path)
+    lock = inventory.lock_of(named, None, path)
+    weights = [_weights(lock, name) for name in ((model, drafter) if drafter else (model,))]
+    folder = launching.environment_of(lock.engine.models.get(model, EngineModel()))
+    snapshot = remote.probe(named)
+    now = look(named, model, folder, [one.folder for one in weights])
+    wanted, problems = None, []
+    try:
+        wanted = _wanted(engine, lock, named, snapshot, now, weights, folder)
+        problems = [*_refusals(wanted, now, snapshot), *map(_told, _findings(wanted, lock, named, snapshot))]
+    except AerieError as error:
+        problems = [str(one) for one in error.parts]
+    return Prepared(plan=_plan(now, wanted, tuple(problems)), inventory=path, host=named, lock=lock)
+
+
+def prepare_rollback(host: str, model: str, *, inventory_file: Path | None = None) -> Prepared:
+    """The plan of going back to what served the model before. Raises UsageError where nothing did."""
+    path = inventory_file or repository() / "inventory" / "hosts.yml"
+    named = inventory.host(host, path)
+    now = look(named, model)
+    if now.previous is None or now.previous not in now.services:
+        raise UsageError(
+            f"host {host}: {model}",
+            seen="no service before the present one",
+            expected="one that was changed by ./invoke serve",
+            remedy=f"See ./invoke serve --host {host} --model {model} --status.",
+        )
+    action = Action.ATTACH if now.job == "running" else Action.CHANGE
+    wanted = now.services[now.previous]
+    plan = ServePlan(host=host, model=model, action=action, slot=now.previous, wanted=wanted, now=now)
+    return Prepared(plan=plan, inventory=path, host=named, lock=inventory.lock_of(named, None, path))
+
+
+def _plan(now: Status, wanted: Service | None, problems: tuple[str, ...]) -> ServePlan:
+    live = now.live
+    slot: Slot = "blue" if live is None else other(live)
+    notes: tuple[str, ...] = ()
+    if now.job == "running":
+        action = Action.ATTACH
+    elif live is not None and now.services.get(live) == wanted and now.is_serving:
+        action, slot = Action.NOTHING, live
+    elif problems:
+        action = Action.REFUSE
+    elif live is None:
+        action = Action.START
+    else:
+        action = Action.CHANGE
+        notes = _notes(wanted)
+    return ServePlan(
+        host=now.host, model=now.model, action=action, slot=slot, wanted=wanted, now=now, problems=problems, notes=notes
+    )
+
+
+def _notes(wanted: Service | None) -> tuple[str, ...]:
+    if wanted and wanted.beside_bytes == 0:
+        return ("the GPUs hold one engine: the one that serves stops first, and comes back if the new one fails",)
+    gib = wanted.beside_bytes / 2**30 if wanted else 0
+    return (f"the new one starts beside the old one where {gib:.1f} GiB of memory are free, else after it",)
+
+
+def _weights(lock: Lock, name: str) -> Weights:
+    pin = models.model_of(lock, name).manifest_sha256
+    return Weights(model=name, folder=target(lock.weights.path, name, pin), manifest_sha256=pin)
+
+
+def _wanted(
+    engine: str, lock: Lock, host: Host, snapshot: Snapshot, now: Status, weights: list[Weights], environment: str
+) -> Service:
+    """The service. Raises AerieError where the host lacks what it is made from, or the engine cannot."""
+    version = next((now.engines[name] for name in (engine, f"{engine}-cpu") if name in now.engines), None)
+    if version is None:
+        raise launching.missing(engine, f"host {host.name}: {environment}", now.engines)
+    staged = [snapshot.weights.staged.get(one.folder) for one in weights]
+    config = now.configs[weights[0].folder]
+    if config is None:
+        raise AerieError(
+            f"host {host.name}: {weights[0].folder}",
+            seen="no config.json",
+            expected=f"{weights[0].model}, staged",
+            remedy=f"./invoke stage --host {host.name} --model {weights[0].model}",
+        )
+    return launching.service_of(
+        now.model,
+        engine,
+        lock=lock,
+        version=version,
+        weights=weights,
+        config=config,
+        size_bytes=sum(one.size_bytes for one in staged if isinstance(one, StagedModel)),
+        gpus=host.gpus.count,
+        arch=_arch(snapshot) if host.gpus.count else "cpu",
+    )
+
+
+def _refusals(wanted: Service, now: Status, snapshot: Snapshot) -> Iterator[str]:
+    """What the capability table and the gates say against it."""
+    doing = frozenset({"eagle3"} if wanted.drafter else ())
+    config = now.configs[wanted.weights[0].folder] or {}
+    known = capability.table().models
+    model = next((known[name] for name in config.get("architectures") or () if name in known), "")
+    arch = _arch(snapshot) if wanted.gpus else "cpu"
+    wish = capability.Wish(engine=wanted.engine, version=wanted.version, arch=arch, model=model, doing=doing)
+    for reason, remedy, source in capability.can_serve(wish).reasons:
+        yield f"{reason} {remedy} ({source})"
+    own = [unit_of(now.model, slot) for slot in now.services]
+    document = json.loads(json.dumps(asdict(snapshot)))
+    for stop in gates.judge(wanted, document, own):
+        remedy = stop.remedy.replace("HOST", now.host)
+        yield f"{stop.finding}: {stop.seen}, expected {stop.expected}. {remedy}"
+
+
+def _findings(wanted: Service, lock: Lock, host: Host, snapshot: Snapshot) -> Iterator[Finding]:
+    """Fatal findings that an engine would meet, but for those that the gates tell."""
+    told = {"driver.not-loaded", "driver.nvml-failed", "driver.gpu-lost", "driver.gpu-missing", "driver.ecc-errors",
+            "driver.remap-failed", "driver.recovery-needed"}  # fmt: skip
+    for finding in diff(lock, snapshot, host):
+        is_met = wanted.gpus > 0 and finding.layer in OF_GPUS
+        if is_met and finding.severity is Severity.FATAL and finding.id not in told:
+            yield finding
+
+
+def _told(finding: Finding) -> str:
+    return f"{finding.id}: {finding.seen}, expected {finding.expected}. {finding.remedy}"
+
+
+def _arch(snapshot: Snapshot) -> str:
+    """The architecture of the host's GPUs, as the capability table calls it."""
+    gpus = () if isinstance(snapshot.gpus, Unknown) else snapshot.gpus
+    found = {gpu.compute_capability for gpu in gpus}
+    if len(found) != 1 or (capability_ := found.pop()) not in ARCHS:
+        raise AerieError(
+            "GPUs",
+            seen=", ".join(sorted(found)) or "none that NVML shows",
+            expected=f"GPUs of one compute capability: {', '.join(ARCHS)}",
+            remedy="Run ./invoke plan for the host; other GPUs have no rows in the capability table.",
+        )
+    return ARCHS[capability_]

@@ -1,0 +1,165 @@
+"""Serving a model as a service: fill a slot by a play, change to it by a job on the host, and wait for its end."""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aerie import apply as plays
+from aerie import inventory, remote
+from aerie import lock as locks
+from aerie.errors import AerieError
+from aerie.inventory import Host
+from aerie.paths import repository, state_dir
+from aerie.runbook import hostlock
+
+from .code import SERVICE
+from .onhost.definition import unit_of
+from .planning import Action, Prepared
+from .status import Status, job_folder, look
+
+__all__ = ["Outcome", "serve", "status", "stop"]
+
+SCHEMA = "aerie.serve/1"
+POLL_S = 1.0
+GONE_S = 600.0  # a host that does not answer for so long is left to itself: the change goes on without us
+
+Listener = Callable[[str, float], None]
+"""Called about every second with what is going on, and the seconds since the beginning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How it ended. change: the receipt as the host keeps it, None where nothing had to be changed."""
+
+    host: str
+    model: str
+    change: Mapping[str, Any] | None
+    status: Status
+    wall_s: float
+
+    @property
+    def exit_code(self) -> int:
+        """0 what was wanted serves; 1 it does not, whether or not something else does."""
+        return 0 if self.change is None or self.change["outcome"] == "switched" else 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document of `serve --json`."""
+        return {
+            "schema": SCHEMA,
+            "host": self.host,
+            "model": self.model,
+            "change": dict(self.change) if self.change else None,
+            "status": self.status.to_dict(),
+            "wall_s": round(self.wall_s, 1),
+        }
+
+
+def serve(prepared: Prepared, listener: Listener = lambda phase, seconds: None) -> Outcome:
+    """Carry the plan out and wait for its end; a change that is at work already is attached to.
+
+    The change is a job on the host: it goes on when this machine dies. Raises AerieError where the play or the host
+    fails; a service that does not come up is an outcome.
+    """
+    plan, began = prepared.plan, time.monotonic()
+    if plan.action is Action.NOTHING:
+        return Outcome(host=plan.host, model=plan.model, change=None, status=plan.now, wall_s=0.0)
+    with hostlock.hold(state_dir() / "hosts" / "locks", plan.host) as claim:
+        claim("serve")
+        if plan.action is not Action.ATTACH:
+            if not plan.is_filled:
+                listener("filling the slot", 0.0)
+                _fill(prepared)
+            told = json.dumps({"model": plan.model, "to": plan.slot}).encode()
+            SERVICE.ask(prepared.host, ["start", job_folder(plan.model)], stdin=told)
+        change = _follow(prepared.host, plan.model, began, listener)
+    now = look(prepared.host, plan.model)
+    return Outcome(host=plan.host, model=plan.model, change=change, status=now, wall_s=time.monotonic() - began)
+
+
+def status(host: str, model: str, inventory_file: Path | None = None) -> Status:
+    """What serves the model on the host; changes nothing."""
+    return look(inventory.host(host, _path(inventory_file)), model)
+
+
+def stop(host: str, model: str, inventory_file: Path | None = None) -> Status:
+    """Stop what serves the model, at boot too. Its slots stay filled. Raises AerieError while a change is at work."""
+    named = inventory.host(host, _path(inventory_file))
+    if look(named, model).job == "running":
+        raise AerieError(
+            f"host {host}: {model}",
+            seen="a change at work",
+            expected="none",
+            remedy="Wait for its end: the same ./invoke serve attaches to it.",
+        )
+    said = SERVICE.ask(named, ["stop", model], timeout_s=300)
+    if "error" in said:
+        raise AerieError(**said["error"])
+    return look(named, model)
+
+
+def _path(inventory_file: Path | None) -> Path:
+    return inventory_file or repository() / "inventory" / "hosts.yml"
+
+
+def _fill(prepared: Prepared) -> None:
+    """Unit, variables and document of the slot, by the role."""
+    plan, lock = prepared.plan, prepared.lock
+    assert plan.wanted is not None, "a plan that is not refused says what it wants"
+    limits = {name: getattr(lock.base, name) for name in ("memlock", "nofile", "stack")}
+    service = {
+        "slot": plan.slot,
+        "document": plan.wanted.to_dict(),
+        "words": plan.wanted.words,
+        "code": SERVICE.folder,
+        "limits": {name: "infinity" if value < 0 else str(value) for name, value in limits.items()},
+    }
+    given = plays.HostInput(
+        host=plan.host,
+        layers=("engine",),
+        group="aerie_serve",
+        group_variables=locks.role_variables(lock),
+        variables={"engine_service": service},
+    )
+    played = plays.play("serve", [given], inventory=prepared.inventory, variables={}, forks=1)
+    (ended,) = played.hosts
+    if ended.state != "ok":
+        raise AerieError(
+            f"host {plan.host}: filling slot {plan.slot}",
+            seen=ended.error,
+            expected="its unit installed",
+            remedy=f"What serves was not touched. Ansible's output is in {played.folder}.",
+        )
+
+
+def _follow(host: Host, model: str, began: float, listener: Listener) -> Mapping[str, Any]:
+    """The receipt of the change, once it ended."""
+    last = time.monotonic()
+    with remote.Session(host) as session:
+        while True:
+            try:
+                said = SERVICE.ask(host, ["poll", job_folder(model)], runner=session.run)
+                last = time.monotonic()
+            except remote.Unreachable:
+                if time.monotonic() - last > GONE_S:
+                    raise
+                time.sleep(POLL_S)
+                continue
+            if said["job"] != "running":
+                break
+            listener((said["progress"] or {}).get("phase", "beginning"), time.monotonic() - began)
+            time.sleep(POLL_S)
+    outcome = said["outcome"]
+    if outcome is None or "error" in outcome:
+        if outcome:
+            raise AerieError(**outcome["error"])
+        raise AerieError(
+            f"host {host.name}: changing what serves {model}",
+            seen="\n".join(said["log"]) or "it ended without a word",
+            expected="a receipt",
+            remedy=f"See there: systemctl status {unit_of(model, 'blue')} {unit_of(model, 'green')}.",
+        )
+    found: Mapping[str, Any] = outcome
+    return found
