@@ -49,7 +49,7 @@ def service_of(
     """
     settings = lock.engine.models.get(model, EngineModel())
     values = Engine(
-        name=engine,  # type: ignore[arg-type]  # one that the model does not know is told by pydantic
+        name=engine,
         max_model_len=settings.max_model_len,
         max_num_seqs=settings.max_num_seqs,
         kv_cache_gib=settings.kv_cache_gib,
