@@ -17,6 +17,6 @@ from commands.staging import stage
 from lab.tasks import collection as lab
 
 namespace = Collection(
-    approve, build, docs, plan, provision, report, resume, rollback, runbook, runs, schema, serve, snapshot, stage, test,
-    upgrade, verify, bench.collection, lab, locks.collection, weights.collection,
+    approve, build, docs, plan, provision, report, resume, rollback, runbook, runs, schema, serve, snapshot, stage,
+    test, upgrade, verify, bench.collection, lab, locks.collection, weights.collection,
 )  # fmt: skip
