@@ -72,7 +72,7 @@ def snapshot(c: Context, host: str, inventory: str | None = None) -> None:
         "inventory": INVENTORY,
         "lock": "another lock than the host's own",
         "snapshot": "judge this snapshot (a file of ./invoke snapshot); the host is not asked",
-        "deep": "hash all weights again, prove GPUs and extensions, on the hosts: minutes, where the rest takes seconds",
+        "deep": "hash all weights again, prove GPUs and extensions, on the hosts: minutes instead of seconds",
         "junit": "write a JUnit file there too, one suite per host",
         "forks": "hosts at a time",
         "fail_on": "exit with 3 when a requirement of this severity failed: fatal (default) or warn",
