@@ -132,7 +132,7 @@ def _device_code(
 
 def _libraries(files: Sequence[Sequence[str]], patterns: Mapping[str, str]) -> Iterator[Library]:
     for name, place in files:
-        if ".so" not in os.path.basename(name):
+        if ".so" not in os.path.basename(name) or not os.path.isfile(place):
             continue
         with open(place, "rb") as file:
             libraries = read(file, name)
