@@ -66,8 +66,8 @@ def environment(folder: Path) -> Path:
     return folder / "bin/python"
 
 
-def source(folder: Path, python: Path, switches: tuple[str, ...]) -> Source:
-    """An archive of flash-attn's kernels, patched as the lock says, that builds UNITS to objects.
+def source(folder: Path, python: Path, switches: tuple[str, ...], units: tuple[str, ...] = UNITS) -> Source:
+    """An archive of flash-attn's kernels, patched as the lock says, that builds these units to objects.
 
     The flags are those of its setup.py, and of `switches`, which stand there as comments to be switched on.
     """
@@ -81,7 +81,7 @@ def source(folder: Path, python: Path, switches: tuple[str, ...]) -> Source:
     assert [one for one in switches if f'# "{one}"' not in setup] == []
     flags = [*(f"-I{one}" for one in includes), "--compiler-options", "'-fPIC'", *_flags(setup), *switches]
     flags += ["-gencode", "arch=compute_120,code=sm_120", "--threads", "1"]
-    (patched / "units.json").write_text(json.dumps({"flags": flags, "units": UNITS}))
+    (patched / "units.json").write_text(json.dumps({"flags": flags, "units": units}))
     (patched / "units_backend.py").write_text(BACKEND)
     (patched / "pyproject.toml").write_text(
         '[build-system]\nrequires = []\nbuild-backend = "units_backend"\nbackend-path = ["."]\n'
