@@ -1,19 +1,18 @@
 """Builds on a host with a real systemd: a scope with a hard limit around each, which outlives a compiler it ends."""
 
 import io
+import json
 import tarfile
 from collections.abc import Callable
-from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import lab
 from aerie import inventory
-from aerie.errors import AerieError
-from aerie.extensions import building
-from aerie.extensions.onhost.request import Request, Source
+from aerie.extensions.onhost.request import Request, Result, Source
+from aerie.extensions.shipping import HOSTJOB
+from aerie.remote.code import Code
 from tests.unit.extensions import small_package as small
 
 pytestmark = pytest.mark.lab
@@ -35,6 +34,7 @@ for name in sys.argv:
                 time.sleep(0.5)
 pathlib.Path(sys.argv[sys.argv.index("-o") + 1]).write_bytes(b"object")
 """
+BY_HAND = Code("aerie.extensions.onhost.main", HOSTJOB.patterns)
 FOLDER = "/var/lib/aerie-test/builds"
 MAKE = f"""\
 set -e
@@ -59,26 +59,25 @@ class Builds:
         self.lab_host, self.folder = host, folder
         self.host = inventory.host(host.name, host.inventory)
 
-    def start(self, key: str, sizes_mb: tuple[int, ...], **changed: Any) -> str:
-        """Start a build of files that take so much each; the job's folder."""
-        files = {f"{index}.cu": f"// {size}\n" for index, size in enumerate(sizes_mb)}
-        source = small.archive(self.folder, files)
+    def run(self, *sizes_mb: int) -> Result:
+        """Build files that take so much each, within 400 MB, where 150 MB are expected of each."""
+        source = small.archive(self.folder, {f"{index}.cu": f"// {size}\n" for index, size in enumerate(sizes_mb)})
+        request = Request(
+            package="small", version="1.0", source=Source(path=Path(FOLDER, "source"), sha256=source.sha256),
+            python=Path(FOLDER, "env/bin/python"), cuda_home=Path(FOLDER, "cuda"), architectures=("12.0",),
+            jobs=4, nvcc_threads=1, budget_bytes=400 * MB, unit_bytes=150 * MB,
+            work=Path(FOLDER, "work"), out=Path(FOLDER, "out"),
+        )  # fmt: skip
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w:gz") as tar:
-            tar.add(source.path, f"{key}.tar.gz")
-            entry = tarfile.TarInfo("compiler")
-            entry.size = len(COMPILER)
-            tar.addfile(entry, io.BytesIO(COMPILER.encode()))
+            files = {"compiler": COMPILER.encode(), "request.json": json.dumps(request.to_dict()).encode()}
+            for name, content in {**files, "source": source.path.read_bytes()}.items():
+                entry = tarfile.TarInfo(name)
+                entry.size = len(content)
+                tar.addfile(entry, io.BytesIO(content))
         done = self.lab_host.ssh(["sh", "-c", MAKE], stdin=packed.getvalue())
         assert done.returncode == 0, done.stderr
-        request = Request(
-            package="small", version="1.0",
-            source=Source(path=Path(f"{FOLDER}/{key}.tar.gz"), sha256=sha256(source.path.read_bytes()).hexdigest()),
-            python=Path(f"{FOLDER}/env/bin/python"), cuda_home=Path(f"{FOLDER}/cuda"), architectures=("12.0",),
-            jobs=4, nvcc_threads=1, budget_bytes=400 * MB, unit_bytes=150 * MB,
-            work=Path(f"{FOLDER}/work"), out=Path(f"{FOLDER}/out"),
-        )  # fmt: skip
-        return building.start(self.host, request, key)
+        return Result.from_dict(BY_HAND.ask(self.host, [f"{FOLDER}/request.json", f"{FOLDER}/job"]))
 
 
 @pytest.fixture
@@ -87,7 +86,7 @@ def builds(lab_host: lab.LabHost, tmp_path: Path) -> Builds:
 
 
 def test_a_build_stays_within_the_limit_of_its_scope(builds: Builds, said: Said) -> None:
-    result = building.wait(builds.host, builds.start("within", (120, 120, 120, 120, 120)))
+    result = builds.run(120, 120, 120, 120, 120)
     assert result.limited_by.endswith((".scope/memory.max", ".scope/memory.limit_in_bytes"))
     assert 200 * MB < result.peak_bytes <= 400 * MB
     assert (result.units_compiled, result.units_again) == (5, 0)
@@ -97,21 +96,15 @@ def test_a_build_stays_within_the_limit_of_its_scope(builds: Builds, said: Said)
 
 
 def test_a_file_that_takes_more_than_was_measured_is_compiled_alone(builds: Builds) -> None:
-    result = building.wait(
-        builds.host,
-        builds.start(
-            "again",
-            (250, 250),
-        ),
-    )
+    result = builds.run(250, 250)
     assert result.units_again >= 1
     assert result.units_compiled == 2
 
 
 def test_a_file_that_exceeds_the_budget_ends_the_build_and_nothing_else(builds: Builds, said: Said) -> None:
     before = said(builds.lab_host, "systemctl", "show", "--property=MainPID", "ssh")
-    with pytest.raises(AerieError) as error:
-        building.wait(builds.host, builds.start("above", (600,)))
-    assert error.value.where == "memory"
+    error = builds.run(600).failure
+    assert error is not None
+    assert error.where == "memory"
     assert said(builds.lab_host, "systemctl", "show", "--property=MainPID", "ssh") == before
     assert said(builds.lab_host, "systemctl", "list-units", "--plain", "--no-legend", "aerie-build-*") == ""

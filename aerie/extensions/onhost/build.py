@@ -7,8 +7,12 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -34,7 +38,8 @@ def build(request: Request, folder: Path) -> Result:
     """The wheel of a request, in its `out`, or the error. Always writes outcome.json into the job's folder."""
     began = time.monotonic()
     try:
-        result = _build(request, folder)
+        with _ended_in_order():
+            result = _build(request, folder)
     except AerieError as error:
         result = Result(error=error.to_dict())
     except OSError as error:
@@ -74,6 +79,16 @@ def _build(request: Request, folder: Path) -> Result:
         if ran.code != 0:
             return replace(result, error=_first(request, enclosure).to_dict())
     return _with_wheel(result, request)
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Asked to stop (SIGTERM), the process leaves by way of the enclosure, which is emptied and removed then."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _first(request: Request, enclosure: Enclosure) -> AerieError:

@@ -19,6 +19,7 @@ __all__ = ["Enclosure", "enclose"]
 
 ROOT: Final = Path("/")
 WAIT_S: Final = 10.0
+POLL_S: Final = 0.02
 # What is started enters by itself, before it becomes what it is: nothing of it ever runs outside.
 ENTER: Final = 'echo 0 >"$1/cgroup.procs" && shift && exec "$@"'
 
@@ -150,14 +151,18 @@ def _group_of(holder: "subprocess.Popen[bytes]", name: str, root: Path) -> Group
         for group in groups(root, "memory", pid=holder.pid):
             if group.folder.name == f"{name}.scope" and (group.folder / _limit(group)).exists():
                 return group
-        time.sleep(0.02)
+        time.sleep(POLL_S)
     return None
 
 
 def _remove(group: Group) -> None:
-    _empty(group)
-    with suppress(OSError):
-        group.folder.rmdir()
+    """Kill what is in the group, and remove it: busy while a process is on its way in or not quite gone."""
+    deadline = time.monotonic() + WAIT_S
+    while group.folder.exists() and time.monotonic() < deadline:
+        _empty(group)
+        with suppress(OSError):
+            group.folder.rmdir()
+        time.sleep(POLL_S)
 
 
 def _empty(group: Group) -> None:
@@ -171,7 +176,7 @@ def _empty(group: Group) -> None:
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, 9)
-        time.sleep(0.02)
+        time.sleep(POLL_S)
 
 
 def _is_holder(pid: int) -> bool:

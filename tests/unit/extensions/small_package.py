@@ -127,8 +127,7 @@ def request(folder: Path, files: dict[str, str] | None = None, **changed: object
     return replace(made, **changed)  # type: ignore[arg-type]
 
 
-def hostjob(request_file: Path, job: Path) -> list[str]:
-    """What runs the build as a host does."""
-    code = f"import sys; sys.path.insert(0, {os.getcwd()!r})\nfrom aerie.extensions.hostjob import main\n"
-    argv = ["build", str(request_file), str(job)]
-    return [sys.executable, "-I", "-S", "-c", f"{code}sys.exit(main(sys.argv[1:]))", *argv]
+def by_hand(request_file: Path, job: Path) -> list[str]:
+    """What runs the build in a process of its own."""
+    code = f"import sys; sys.path.insert(0, {os.getcwd()!r})\nfrom aerie.extensions.onhost.main import main\n"
+    return [sys.executable, "-I", "-S", "-c", f"{code}sys.exit(main(sys.argv[1:]))", str(request_file), str(job)]

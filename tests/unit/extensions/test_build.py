@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import time
 import zipfile
@@ -93,8 +94,7 @@ def test_a_build_that_was_killed_goes_on_from_the_cache(tmp_path: Path) -> None:
     slow = "// slow\nint d() { return 4; }\n"
     request = small.request(tmp_path, small.sources(d=slow), jobs=1)
     (tmp_path / "request.json").write_text(json.dumps(request.to_dict()))
-    (tmp_path / "job").mkdir()
-    running = subprocess.Popen(small.hostjob(tmp_path / "request.json", tmp_path / "job"))
+    running = subprocess.Popen(small.by_hand(tmp_path / "request.json", tmp_path / "job"))
     units = request.work / "tools/gate/units.jsonl"
     deadline = time.monotonic() + 60
     while not units.exists() or len(units.read_text().splitlines()) < 3:
@@ -110,14 +110,13 @@ def test_a_build_that_was_killed_goes_on_from_the_cache(tmp_path: Path) -> None:
 def test_a_stop_leaves_no_group_and_no_compiler(tmp_path: Path) -> None:
     request = small.request(tmp_path, small.sources(a="// slow\nint a() { return 4; }\n"), compiler_cache=None)
     (tmp_path / "request.json").write_text(json.dumps(request.to_dict()))
-    (tmp_path / "job").mkdir()
-    running = subprocess.Popen(small.hostjob(tmp_path / "request.json", tmp_path / "job"))
+    running = subprocess.Popen(small.by_hand(tmp_path / "request.json", tmp_path / "job"))
     gate = request.work / "tools/gate/gate.json"
     while not gate.exists() or not gate.read_text():
         time.sleep(0.05)
     group = json.loads(gate.read_text())["group"]
     running.terminate()
-    assert running.wait(30) == 1
+    assert running.wait(30) == 128 + signal.SIGTERM
     assert not group or not Path(group).exists()
 
 
@@ -191,10 +190,9 @@ def test_a_full_disk_is_told_as_one(tmp_path: Path) -> None:
     big = f"const char a[] = {{{','.join(['1'] * 10)}}};\nchar more[4 << 20] = {{1}};\nint a_() {{ return 1; }}\n"
     request = small.request(tmp_path, small.sources(a=big), compiler_cache=None)
     (tmp_path / "request.json").write_text(json.dumps(request.to_dict()))
-    (tmp_path / "job").mkdir()
     request.work.mkdir()
     mount = f'mount -t tmpfs -o size=2m small {request.work} && exec "$@"'
-    argv = ["unshare", "-m", "sh", "-c", mount, "sh", *small.hostjob(tmp_path / "request.json", tmp_path / "job")]
+    argv = ["unshare", "-m", "sh", "-c", mount, "sh", *small.by_hand(tmp_path / "request.json", tmp_path / "job")]
     subprocess.run(argv, check=False)
     error = Result.parse((tmp_path / "job/outcome.json").read_text()).failure
     assert error is not None
