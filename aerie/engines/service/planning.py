@@ -24,7 +24,7 @@ from .onhost import gates
 from .onhost.definition import Service, Slot, Weights, other, unit_of
 from .status import Status, look
 
-__all__ = ["Action", "Prepared", "ServePlan", "prepare", "prepare_rollback"]
+__all__ = ["Action", "Prepared", "ServePlan", "plan_of", "prepare", "prepare_rollback"]
 
 SCHEMA = "aerie.serve-plan/1"
 OF_GPUS = ("driver", "interconnect")  # layers whose fatal findings an engine on GPUs would meet
@@ -112,7 +112,7 @@ def prepare(host: str, model: str, engine: str, *, drafter: str = "", inventory_
         problems = [*_refusals(wanted, now, snapshot), *map(_told, _findings(wanted, lock, named, snapshot))]
     except AerieError as error:
         problems = [str(one) for one in error.parts]
-    return Prepared(plan=_plan(now, wanted, tuple(problems)), inventory=path, host=named, lock=lock)
+    return Prepared(plan=plan_of(now, wanted, tuple(problems)), inventory=path, host=named, lock=lock)
 
 
 def prepare_rollback(host: str, model: str, *, inventory_file: Path | None = None) -> Prepared:
@@ -133,7 +133,8 @@ def prepare_rollback(host: str, model: str, *, inventory_file: Path | None = Non
     return Prepared(plan=plan, inventory=path, host=named, lock=inventory.lock_of(named, None, path))
 
 
-def _plan(now: Status, wanted: Service | None, problems: tuple[str, ...]) -> ServePlan:
+def plan_of(now: Status, wanted: Service | None, problems: tuple[str, ...]) -> ServePlan:
+    """What is to be done for `wanted` to serve, None where that cannot be made; problems: what is against it."""
     live = now.live
     slot: Slot = "blue" if live is None else other(live)
     notes: tuple[str, ...] = ()

@@ -124,13 +124,17 @@ def smoke(service: Service, url: str, key: str) -> None:
         )
 
 
-def can_stand_beside(service: Service, meminfo: Path = Path("/proc/meminfo")) -> bool:
-    """Has the host memory for the service beside what runs? Never where it takes the GPUs."""
+def can_stand_beside(service: Service, meminfo: Path = Path("/proc/meminfo"), limit_bytes: int | None = None) -> bool:
+    """Has the host memory for the service beside what runs? Never where it takes the GPUs.
+
+    limit_bytes: of the control group, read where it is left out.
+    """
     if service.beside_bytes == 0:
         return False
     rows = dict(line.partition(":")[::2] for line in meminfo.read_text().splitlines())
     available = int(rows["MemAvailable"].split()[0]) << 10
-    return min(available, warm.memory_bytes()) >= service.beside_bytes
+    most = warm.memory_bytes() if limit_bytes is None else limit_bytes
+    return min(available, most) >= service.beside_bytes
 
 
 def key_of(model: str) -> str:
