@@ -74,7 +74,7 @@ def _build(request: Request, folder: Path) -> Result:
             units_again=ran.units.again,
             held_back_s=round(ran.units.held_back_s, 3),
             limited_by=enclosure.limited_by,
-            notes=(enclosure.note,) if enclosure.note else (),
+            notes=tuple(filter(None, (enclosure.note, _ninja(variables["PATH"])))),
         )
         if ran.code != 0:
             return replace(result, error=_first(request, enclosure).to_dict())
@@ -156,6 +156,13 @@ def _run(argv: list[str], variables: dict[str, str], cwd: Path, folder: Path, wo
         seen_bytes=seen_bytes,
         units=read_units(work / "tools"),
     )
+
+
+def _ninja(path: str) -> str:
+    # torch's builds fall back to this silently: a warning among thousands of lines.
+    if shutil.which("ninja", path=path):
+        return ""
+    return "ninja is not in the environment: what builds by torch or CMake may compile its files one after another."
 
 
 def _tell(folder: Path, done: int, note: str) -> None:

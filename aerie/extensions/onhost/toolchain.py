@@ -130,7 +130,6 @@ def _in_front(request: Request, toolchain: Toolchain, enclosure: Enclosure, tool
             "CCACHE_NOHASHDIR": "1",
             "CCACHE_SLOPPINESS": "include_file_mtime,include_file_ctime,time_macros",
             "CCACHE_STATSLOG": str(tools / "cache.log"),
-            "CCACHE_MAXSIZE": "20G",
         }
     return found
 
