@@ -71,6 +71,7 @@ def service_of(
         )
         launch = adapter(engine).launch(served, mode)
         flags = [weights[0].folder if flag == folder else flag for flag in launch.flags if flag not in OF_MEASURING]
+    bind = f"[{lock.engine.bind}]" if ":" in lock.engine.bind else lock.engine.bind
     variables = {name: value for name, value in launch.variables.items() if name != "VLLM_CACHE_ROOT"}
     return Service(
         model=model,
@@ -82,7 +83,7 @@ def service_of(
         weights=tuple(weights),
         gpus=gpus,
         draft_counter=_draft_counter(engine, version) if mode else "",
-        front=f"{lock.engine.bind}:{settings.port}",
+        front=f"{bind}:{settings.port}",
         port=settings.port + 1,
         beside_bytes=0 if gpus else 2 * size_bytes + (settings.kv_cache_gib << 30) + OVERHEAD_BYTES,
         ready_timeout_s=settings.ready_timeout_s,

@@ -21,10 +21,10 @@ from aerie.weights.document import target
 
 from . import launching
 from .onhost import gates
-from .onhost.definition import Service, Slot, Weights, other, unit_of
+from .onhost.definition import SLOTS, Service, Slot, Weights, other, unit_of
 from .status import Status, look
 
-__all__ = ["Action", "Prepared", "ServePlan", "plan_of", "prepare", "prepare_rollback"]
+__all__ = ["Action", "Prepared", "ServePlan", "plan_of", "prepare", "prepare_rollback", "refusals"]
 
 SCHEMA = "aerie.serve-plan/1"
 OF_GPUS = ("driver", "interconnect")  # layers whose fatal findings an engine on GPUs would meet
@@ -109,7 +109,7 @@ def prepare(host: str, model: str, engine: str, *, drafter: str = "", inventory_
     wanted, problems = None, []
     try:
         wanted = _wanted(engine, lock, named, snapshot, now, weights, folder)
-        problems = [*_refusals(wanted, now, snapshot), *map(_told, _findings(wanted, lock, named, snapshot))]
+        problems = [*refusals(wanted, now, snapshot), *map(_told, _findings(wanted, lock, named, snapshot))]
     except AerieError as error:
         problems = [str(one) for one in error.parts]
     return Prepared(plan=plan_of(now, wanted, tuple(problems)), inventory=path, host=named, lock=lock)
@@ -195,7 +195,7 @@ def _wanted(
     )
 
 
-def _refusals(wanted: Service, now: Status, snapshot: Snapshot) -> Iterator[str]:
+def refusals(wanted: Service, now: Status, snapshot: Snapshot) -> Iterator[str]:
     """What the capability table and the gates say against it."""
     doing = frozenset({"eagle3"} if wanted.drafter else ())
     config = now.configs[wanted.weights[0].folder] or {}
@@ -205,11 +205,23 @@ def _refusals(wanted: Service, now: Status, snapshot: Snapshot) -> Iterator[str]
     wish = capability.Wish(engine=wanted.engine, version=wanted.version, arch=arch, model=model, doing=doing)
     for reason, remedy, source in capability.can_serve(wish).reasons:
         yield f"{reason} {remedy} ({source})"
+    yield from _ports(wanted, snapshot)
     own = [unit_of(now.model, slot) for slot in now.services]
     document = json.loads(json.dumps(asdict(snapshot)))
     for stop in gates.judge(wanted, document, own):
         remedy = stop.remedy.replace("HOST", now.host)
         yield f"{stop.finding}: {stop.seen}, expected {stop.expected}. {remedy}"
+
+
+def _ports(wanted: Service, snapshot: Snapshot) -> Iterator[str]:
+    """Other models that are served on one of the three ports: nginx would take the first, and say nothing."""
+    served = () if isinstance(snapshot.engine.services, Unknown) else snapshot.engine.services
+    for one in served:
+        first = int(one.address.rpartition(":")[2])
+        if one.model != wanted.model and abs(first - (wanted.port - 1)) <= len(SLOTS):
+            taken = f"{one.model} has {first} to {first + len(SLOTS)}"
+            remedy = f'Change port in [engine.models."{wanted.model}"] of the lock.'
+            yield f"port {wanted.port - 1} and the next two: {taken}, expected ports of its own. {remedy}"
 
 
 def _findings(wanted: Service, lock: Lock, host: Host, snapshot: Snapshot) -> Iterator[Finding]:

@@ -17,8 +17,8 @@ from aerie.engines.service.onhost.definition import Service, Weights
 from aerie.engines.service.status import Status
 from aerie.errors import AerieError, UsageError
 from aerie.lock import EngineModel
-from tests.snapshots import document_with
-from tests.unit.findings.examples import PIN, TARGET, lock_with, staged
+from tests.snapshots import document_with, snapshot_with
+from tests.unit.findings.examples import PIN, TARGET, lock_with, served, staged
 
 SERVICE = Service(
     model="tiny",
@@ -250,6 +250,13 @@ def test_a_smoke_that_fails_keeps_the_old_one(host: SimpleNamespace, engine: Eng
     assert state.read("tiny").live == "blue"
 
 
+def test_a_slot_that_was_filled_anew_and_failed_is_no_way_back(host: SimpleNamespace) -> None:
+    state.write(state.State(model="tiny", live="blue", previous="green", last=None))
+    host.manager.fails = GREEN
+    assert change().outcome == "kept"
+    assert state.read("tiny").previous is None
+
+
 def test_when_the_old_one_does_not_come_back_either_the_receipt_says_both(
     host: SimpleNamespace, engine: Engine
 ) -> None:
@@ -348,6 +355,15 @@ def test_a_service_on_gpus_never_stands_beside_another() -> None:
     assert service.draft_counter == "sglang:spec_verify_calls_total"
     assert "--disable-radix-cache" not in service.program
     assert made("sglang", gpus=8, drafter=False).draft_counter == ""
+
+
+@pytest.mark.parametrize(("port", "is_refused"), [(8100, True), (8102, True), (8098, True), (8103, False)])
+def test_ports_of_another_model_are_refused(port: int, is_refused: bool) -> None:
+    other = served()["engine/services"][0] | {"model": "other", "address": f"127.0.0.1:{port}"}
+    snapshot = snapshot_with({"engine/services": [other], **staged()})
+    now = status(configs={made().weights[0].folder: {}})
+    problems = [one for one in planning.refusals(made(), now, snapshot) if one.startswith("port 8100")]
+    assert bool(problems) is is_refused
 
 
 def test_what_the_adapter_refuses_is_refused() -> None:

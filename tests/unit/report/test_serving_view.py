@@ -18,7 +18,7 @@ SERVICE = Service(
     gpus=8, draft_counter="", front="127.0.0.1:8000", port=8001, beside_bytes=0, ready_timeout_s=600,
 )  # fmt: skip
 KEPT = {
-    "at": "2026-11-30T14:00:00Z", "outcome": "kept", "to": "green: x", "before": "y", "why": "no drafter", "seconds": 9.0,
+    "at": "2026-11-30T14:00:00Z", "outcome": "kept", "to": "green: x", "before": "y", "why": "no drafter", "seconds": 9,
 }  # fmt: skip
 
 

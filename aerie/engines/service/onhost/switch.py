@@ -83,7 +83,8 @@ class Switch:
             change = self._change("failed", new, old, f"{why}\nand {old_slot} did not come back: {error}", began)
         else:
             change = self._change("kept", new, old, why, began)
-        state.write(before.after(change))
+        # What the slot held before, for the way back, is not there any more.
+        state.write(before.after(change, previous=None if before.previous == self.to else before.previous))
         return change
 
     def _retire(self, old: Service, slot: Slot) -> None:
