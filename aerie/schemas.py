@@ -16,7 +16,7 @@ from .verification import Outcome
 __all__ = ["NAMES", "PlanDocument", "VerificationDocument", "json_schema"]
 
 Layer = Annotated[
-    str, Field(description="base, kernel, driver, interconnect, cuda, python, storage, weights or engine")
+    str, Field(description="base, kernel, driver, interconnect, cuda, python, extensions, storage, weights or engine")
 ]
 FindingId = Annotated[str, Field(pattern=r"^[a-z]+\.[a-z0-9-]+$", description="as docs/findings.md lists them")]
 
@@ -35,7 +35,8 @@ class FindingDocument(_Part):
     expected: str
     remedy: str = Field(description="what to do; a command where there is one")
     fix: Fix = Field(
-        description="provision: the layer's role mends it; stage: ./invoke stage does; reboot: that is enough; "
+        description="provision: the layer's role mends it; stage: ./invoke stage does; "
+        "build: ./invoke build does; reboot: that is enough; "
         "person: beyond aerie"
     )
     needs_reboot: bool = Field(description="the fix takes effect at the next boot")

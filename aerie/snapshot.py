@@ -25,9 +25,11 @@ __all__ = [
     "Engine",
     "EngineService",
     "Environment",
+    "Extensions",
     "Filesystem",
     "Gpu",
     "GpuProcess",
+    "InstalledExtension",
     "Interconnect",
     "Kernel",
     "Limits",
@@ -41,7 +43,9 @@ __all__ = [
     "Snapshot",
     "StagedModel",
     "Storage",
+    "StoredWheel",
     "Toolkit",
+    "Torch",
     "Unattended",
     "Unit",
     "Unknown",
@@ -332,6 +336,51 @@ class Python:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Torch:
+    """An environment's torch as its own file says, "2.14.1+cu130". cuda: "13.0"; None: a torch without CUDA."""
+
+    version: str
+    cuda: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstalledExtension:
+    """A CUDA extension in an environment. torch, wheel_sha256: of the record that its installation left, None without.
+
+    libraries: device code by path, as it was read then: rows of [units, "sass sm_120", …].
+    changed: libraries that are not those that were installed, by size, time and inode.
+    """
+
+    environment: str
+    package: str
+    version: str
+    torch: str | None
+    wheel_sha256: str | None
+    libraries: Mapping[str, tuple[tuple[int | str, ...], ...]]
+    changed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredWheel:
+    """A wheel that was kept. how: "built" or "fetched"; damage: how it differs from its receipt, "" for not at all."""
+
+    package: str
+    version: str
+    name: str
+    how: str
+    damage: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extensions:
+    """torch: of each environment that has one. store: by what the wheel was made from."""
+
+    torch: Mapping[str, Torch | Unknown]
+    installed: tuple[InstalledExtension, ...]
+    store: Mapping[str, StoredWheel]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Filesystem:
     """A mounted file system and the disk below it. Disk facts are None where there is no disk (overlay, network)."""
 
@@ -453,6 +502,7 @@ class Snapshot:
     interconnect: Interconnect
     cuda: Cuda
     python: Python
+    extensions: Extensions
     storage: Storage
     weights: Weights
     engine: Engine

@@ -17,7 +17,18 @@ from aerie.errors import AerieError
 from aerie.extensions.coverage import Coverage, covers
 from aerie.extensions.device_code import Entry, Library, read
 
-__all__ = ["Contents", "Group", "against", "coverage", "of_folder", "of_wheel", "parse", "sm"]
+__all__ = [
+    "Contents",
+    "Group",
+    "against",
+    "coverage",
+    "is_unused",
+    "is_version",
+    "of_folder",
+    "of_wheel",
+    "parse",
+    "sm",
+]
 
 _KINDS: Mapping[str, Literal["sass", "ptx"]] = {"sass": "sass", "ptx": "ptx"}
 _TORCH = re.compile(r"^Requires-Dist:\s*torch\s*\(?\s*([<>=!~][^;)\s]*)", re.MULTILINE | re.IGNORECASE)
@@ -109,6 +120,11 @@ def against(contents: Contents, capabilities: Sequence[str], unused: Sequence[st
 def is_unused(name: str, patterns: Sequence[str]) -> bool:
     """Is the library one of those that the lock says are not used?"""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def is_version(seen: str, wanted: str) -> bool:
+    """Is 2.8.3+cu13torch2.14 the version 2.8.3? A lock that names the local part means just that."""
+    return seen == wanted or ("+" not in wanted and seen.partition("+")[0] == wanted)
 
 
 def _lack(name: str, groups: Sequence[Group], capability: str) -> str:

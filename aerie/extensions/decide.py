@@ -21,7 +21,7 @@ from .contents import Contents
 from .sizing import Sizing
 from .wheels import Target
 
-__all__ = ["Action", "Build", "Candidate", "Decision", "Estimate", "Installed", "decide", "is_version"]
+__all__ = ["Action", "Build", "Candidate", "Decision", "Estimate", "Installed", "decide"]
 
 
 class Action(StrEnum):
@@ -143,7 +143,7 @@ def _why_not(
     """Why what is installed is not it, "" where it is."""
     if installed is None:
         return f"{package.name} is not installed"
-    if not is_version(installed.version, package.version):
+    if not contents.is_version(installed.version, package.version):
         return f"{package.name} {installed.version} is installed, the lock has {package.version}"
     if installed.contents is None:
         return f"{package.name} {installed.version} was installed by other hands, so nothing is known of what is in it"
@@ -152,11 +152,6 @@ def _why_not(
     if installed.changed:
         return f"{', '.join(installed.changed)} changed since it was installed"
     return "; ".join(contents.against(installed.contents, capabilities, package.unused))
-
-
-def is_version(seen: str, wanted: str) -> bool:
-    """Is 2.8.3+cu13torch2.14 the version 2.8.3? A lock that names the local part means just that."""
-    return seen == wanted or ("+" not in wanted and seen.partition("+")[0] == wanted)
 
 
 def _against(

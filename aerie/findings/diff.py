@@ -6,7 +6,21 @@ from typing import TYPE_CHECKING
 from aerie.lock import Lock, with_variables
 from aerie.snapshot import Snapshot
 
-from . import base, cuda, driver, engine, gpus, interconnect, kernel, python, storage, unknowns, weights, xid
+from . import (
+    base,
+    cuda,
+    driver,
+    engine,
+    extensions,
+    gpus,
+    interconnect,
+    kernel,
+    python,
+    storage,
+    unknowns,
+    weights,
+    xid,
+)
 from .case import Case
 from .catalogue import rows
 from .model import Finding, Severity
@@ -16,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["diff", "in_order", "judged_layers"]
 
-OF_GPUS = ("driver", "interconnect", "cuda")
+OF_GPUS = ("driver", "interconnect", "cuda", "extensions")
 
 
 def diff(lock: Lock, snapshot: Snapshot, host: "Host") -> tuple[Finding, ...]:
@@ -58,3 +72,4 @@ def _of_gpu_host(case: Case, causes: set[str]) -> Iterator[Finding]:
     yield from xid.judge(case, ids)
     yield from interconnect.judge(case, causes | ids)
     yield from cuda.judge(case, causes | ids)
+    yield from extensions.judge(case)

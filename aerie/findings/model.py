@@ -20,6 +20,7 @@ class Fix(StrEnum):
 
     PROVISION = "provision"  # the layer's role
     STAGE = "stage"  # ./invoke stage, which fetches and verifies weights
+    BUILD = "build"  # ./invoke build, which brings CUDA extensions
     REBOOT = "reboot"  # what is on disk is right already
     PERSON = "person"  # nothing that aerie may do: the remedy says what
 

@@ -26,7 +26,8 @@ same as one document. A cause leaves out its consequences, so most broken states
 | warn | It works, slower or at a risk. | 0; 3 with `--fail-on warn` |
 | info | To know. | 0 |
 
-What mends it: **provision** runs the layer's role, **reboot** is enough because what is on disk is right, **person** is
+What mends it: **provision** runs the layer's role, **stage** and **build** are commands of those names, **reboot** is
+enough because what is on disk is right, **person** is
 beyond aerie. "then reboot" takes effect at the next boot; a plan has at most one reboot, whatever its reasons. While a
 finding that *refuses* is a person's to mend, provision changes nothing on that host.
 
@@ -37,12 +38,14 @@ A lock gives a finding another severity (`[severity]`), the inventory waives one
         reason: a network file system decides it; ticket 4711
         expires: 2027-03-31
 
-A host to which the inventory gives no GPUs (`aerie_gpus`, count 0) has no findings of driver, interconnect and cuda.
+A host to which the inventory gives no GPUs (`aerie_gpus`, count 0) has no findings of driver, interconnect, cuda and
+extensions.
 """
 
 OTHERWISE = {
     Fix.PROVISION: "Where provision mends it: ",
     Fix.STAGE: "Where staging mends it: ",
+    Fix.BUILD: "Where a build mends it: ",
     Fix.REBOOT: "Where a reboot is enough: ",
     Fix.PERSON: "Where a person must: ",
 }

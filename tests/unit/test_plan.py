@@ -220,6 +220,7 @@ def test_layers_of_gpus_are_not_said_to_be_right_where_they_were_not_looked_at()
         "interconnect",
         "cuda",
         "python",
+        "extensions",
         "storage",
         "weights",
         "engine",

@@ -42,6 +42,14 @@ TARGET = f"/srv/aerie/weights/tiny@{PIN[:12]}"
 MODEL = {"source": "folder", "location": "/srv/models/tiny", "manifest_sha256": PIN}
 TINY = {"weights/models": {"tiny": MODEL}}
 REQUIRED = {**TINY, "weights/required": ["tiny"]}
+TOOLS = ("ccache", "g++", "python3-dev")
+WHEEL = "tinycuda-1.0-py3-none-any.whl"
+TINYCUDA = {"name": "tinycuda", "version": "1.0", "environment": "serve", "module": "tinycuda"}
+EXTENSION = {
+    "extensions/required": ["tinycuda"],
+    "extensions/packages": [{**TINYCUDA, "wheels": [{"name": WHEEL, "sha256": "d" * 64}]}],
+}
+BUILT = {**EXTENSION, "extensions/packages": [{**TINYCUDA, "source": {"sha256": "e" * 64}}]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +132,17 @@ def staged(place: str = TARGET, **differs: Any) -> dict[str, Any]:
         "files": 2, "size_bytes": 80, "missing": [], "unverified": [], "changed": {}, "parts": {}, "is_busy": False,
     }  # fmt: skip
     return {"weights/staged": {place: {**whole, **differs}}}
+
+
+def extension(tools: tuple[str, ...] = TOOLS, **differs: Any) -> dict[str, Any]:
+    """A host that has the extension tinycuda as it was installed, and what builds need, with what differs."""
+    row = {
+        "environment": "serve", "package": "tinycuda", "version": "1.0", "torch": "2.14.1+cu130",
+        "wheel_sha256": "d" * 64, "libraries": {"tinycuda/ops.so": [[3, "sass sm_120"]]}, "changed": [],
+    }  # fmt: skip
+    tools = {f"{PACKAGES}/{name}": package("1", UBUNTU) for name in tools}
+    torch = {"serve": {"version": "2.14.1+cu130", "cuda": "13.0"}}
+    return {**tools, "extensions/torch": torch, "extensions/installed": [{**row, **differs}]}
 
 
 def weights_disk(**changes: Any) -> dict[str, Any]:
@@ -339,6 +358,32 @@ EXAMPLES: tuple[Example, ...] = (
     example("cuda.metapackage-installed", {f"{PACKAGES}/cuda-13-1": package("13.1.1-1")}, "cuda-13-1"),
     example("cuda.compat-in-path", {"cuda/compat_in_ld_path": "/usr/local/cuda-13.1/compat/libcuda.so.1"}),
     example("cuda.ptx-jit", lock={"cuda/min_driver": "595.58.03"}, seen="driver 590.48.01, toolkit 13.1.1"),
+    # extensions
+    example("extensions.tools-missing", extension(tools=TOOLS[1:]), "without ccache", lock=BUILT),
+    example("extensions.not-installed", {**extension(), "extensions/installed": []},
+            "tinycuda: nothing in environment serve", lock=EXTENSION),
+    example("extensions.version-mismatch", extension(version="0.9"), "tinycuda: 0.9, the lock has 1.0",
+            lock=EXTENSION),
+    example("extensions.version-mismatch", extension(version="0.9"), "tinycuda: 0.9, the lock has 1.0",
+            lock={**EXTENSION, "extensions/required": []}, name="not-required"),
+    example("extensions.changed", extension(changed=["tinycuda/ops.so"]),
+            "tinycuda: tinycuda/ops.so written or gone since", lock=EXTENSION),
+    example("extensions.changed", extension(torch=None, wheel_sha256=None, libraries={}),
+            "tinycuda: installed by other hands, never looked into", lock=EXTENSION, name="other-hands"),
+    example("extensions.other-torch", extension(torch="2.13.0+cu130"),
+            "tinycuda: built for torch 2.13.0+cu130, the environment has 2.14.1+cu130", lock=EXTENSION),
+    example("extensions.no-device-code", extension(libraries={"tinycuda/ops.so": [[3, "sass sm_90", "sass sm_100f"]]}),
+            "tinycuda: tinycuda/ops.so has no code for sm_120: sass sm_100f, sass sm_90", lock=EXTENSION),
+    example("extensions.ptx-only", extension(libraries={"tinycuda/ops.so": [[3, "ptx sm_90", "sass sm_90"]]}),
+            "tinycuda: tinycuda/ops.so has only PTX for sm_120, which the driver would have to compile: "
+            "ptx sm_90, sass sm_90", lock=EXTENSION),
+    example("extensions.compiler-mismatch",
+            {**extension(torch="2.9.1+cu128"),
+             "extensions/torch": {"serve": {"version": "2.9.1+cu128", "cuda": "12.8"}}},
+            "nvcc 13.1.115, torch 2.9.1+cu128 with CUDA 12.8 in serve", lock=BUILT),
+    example("extensions.store-damaged", {"extensions/store": {"e" * 64: {
+        "package": "tinycuda", "version": "1.0", "name": WHEEL, "how": "built", "damage": "3 bytes of 40"}}},
+            f"{WHEEL}: 3 bytes of 40"),
     # python, storage
     example("python.too-old", lock={"python/version": "3.13"}, seen="3.12.3"),
     example("python.environment-missing", seen="without serve",
