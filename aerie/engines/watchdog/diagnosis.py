@@ -1,7 +1,7 @@
 """From what was seen to what it is: a pure function of the observations, oldest first."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -46,15 +46,17 @@ class Diagnosis:
         return self.kind not in (Kind.HEALTHY, Kind.LOADING, Kind.SLOW_LOAD, Kind.DOWN)
 
 
-def diagnose(seen: Sequence[Observation], limits: Limits) -> Diagnosis:
+def diagnose(seen: Sequence[Observation], limits: Limits, ours: Collection[int] = ()) -> Diagnosis:
     """What the last of the observations is, in the light of those before it. `seen` is of one start of the service.
+
+    ours: processes that were ever seen in it. Memory that others hold is theirs: another service may have the GPUs now.
 
     The more certain comes first: a process that is gone or stopped explains that nothing moves, a silent server
     explains nothing.
     """
     now = seen[-1]
     if now.unit in _ENDED:
-        found = _after_the_end(seen, limits)
+        found = _after_the_end(seen, limits, ours)
     else:
         found = _stopped(now) or _crashed(seen) or _without_progress(seen, limits) or _well(seen, limits)
     if not found.is_trouble:
@@ -120,7 +122,7 @@ def _without_progress(seen: Sequence[Observation], limits: Limits) -> Diagnosis 
     now = seen[-1]
     still_s = now.at - last_progress(seen)
     was_ready = any(one.answers for one in seen)
-    limit_s = limits.decode_stall_s if was_ready else limits.load_stall_s
+    limit_s = limits.decode_stall_s if was_ready and not _computes(now, limits) else limits.load_stall_s
     if still_s < limit_s:
         return None
     pids = tuple(one.pid for one in now.processes)
@@ -148,11 +150,16 @@ def _is_collective(now: Observation, limits: Limits) -> bool:
     return spins or (said and len(now.ranks) > 1)
 
 
+def _computes(now: Observation, limits: Limits) -> bool:
+    """Does a GPU work hard? A long prompt makes no token for a minute and more."""
+    return any(gpu.pids and gpu.utilisation >= limits.busy and not _spins(gpu, limits) for gpu in now.gpus or ())
+
+
 def _spins(gpu: Gpu, limits: Limits) -> bool:
     return gpu.utilisation >= limits.busy and gpu.power_w <= limits.low_power * gpu.power_limit_w
 
 
-def _after_the_end(seen: Sequence[Observation], limits: Limits) -> Diagnosis:
+def _after_the_end(seen: Sequence[Observation], limits: Limits, ours: Collection[int]) -> Diagnosis:
     """The service has ended: are its GPUs free? Two looks, for memory is given back a moment after a process ends."""
     now = seen[-1]
     down = Diagnosis(kind=Kind.DOWN, reason=f"the unit is {now.unit}")
@@ -161,7 +168,11 @@ def _after_the_end(seen: Sequence[Observation], limits: Limits) -> Diagnosis:
         return down
     for is_so, kind, what in (
         (lambda gpu: gpu.utilisation >= limits.busy and not gpu.pids, Kind.WEDGED_GPU, "busy with no process"),
-        (lambda gpu: gpu.used_bytes >= limits.held_bytes, Kind.MEMORY_HELD, "not free"),
+        (
+            lambda gpu: gpu.used_bytes >= limits.held_bytes and (not gpu.pids or not set(ours).isdisjoint(gpu.pids)),
+            Kind.MEMORY_HELD,
+            "not free",
+        ),
     ):
         found = _both(before, now, is_so)
         if found:

@@ -2,6 +2,7 @@
 
     python -I CODE SPEC.json          until it is ended
     python -I CODE SPEC.json --once   two looks and the diagnosis as JSON, without any step: what is it doing?
+    python -I CODE version            says that this code is here
 
 State is kept in the spec's folder, so that a watchdog that was restarted does not begin to count anew.
 """
@@ -74,7 +75,7 @@ class Watchdog:
         self.seen.append(now)
         if len(self.seen) > REMEMBERED:
             del self.seen[1]
-        return diagnose(self.seen, self.spec.limits), state.unit
+        return diagnose(self.seen, self.spec.limits, self._ours), state.unit
 
     def _act(self, decision: Decision, unit: str) -> None:
         match decision.step:
@@ -83,7 +84,7 @@ class Watchdog:
             case Step.END_HOLDERS:
                 send(decision.pids, signal.SIGKILL)
                 if unit == "failed":  # it was to run; one that a person stopped stays so
-                    self.service.restart()
+                    self.service.start()
             case Step.RESTART:
                 self.service.restart()
             case Step.KILL:
@@ -113,6 +114,9 @@ class Watchdog:
 
 def main(arguments: Sequence[str]) -> int:
     """Watch until a signal ends it."""
+    if list(arguments) == ["version"]:
+        _print({"schema": SCHEMA})
+        return 0
     try:
         spec = Spec.read(Path(arguments[0]))
     except (AerieError, IndexError) as error:

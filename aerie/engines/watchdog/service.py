@@ -28,6 +28,7 @@ class Service(Protocol):
     """What the watchdog needs of a service."""
 
     def state(self) -> State: ...
+    def start(self) -> None: ...
     def restart(self) -> None: ...
     def kill(self) -> None: ...
     def log(self, lines: int) -> list[str]: ...
@@ -53,15 +54,19 @@ class Unit:
             pids=tuple(_members(told.get("ControlGroup", ""))),
         )
 
-    def restart(self) -> None:
-        """Stop as the unit says and start; also one that failed too often. Does not wait for it."""
+    def start(self) -> None:
+        """Start it, also one that failed too often. Does not wait for it."""
         _run("systemctl", "reset-failed", self.name)
-        _run("systemctl", "restart", "--no-block", self.name)
+        _run("systemctl", "start", "--no-block", self.name)
+
+    def restart(self) -> None:
+        """Stop as the unit says and start; one that somebody stopped meanwhile stays so. Does not wait for it."""
+        _run("systemctl", "try-restart", "--no-block", self.name)
 
     def kill(self) -> None:
         """SIGKILL to every process of it, then start it."""
         _run("systemctl", "kill", "--kill-whom=all", "--signal=SIGKILL", self.name)
-        self.restart()
+        self.start()
 
     def log(self, lines: int) -> list[str]:
         """Its last lines."""

@@ -15,7 +15,8 @@ class Limits:
     """Seconds, but for what is named otherwise.
 
     load_stall_s: without any sign of progress before the first answer. Compiling kernels took over 80 s (SGLang
-    0.5.16, H200), in which a log may be silent. decode_stall_s: requests at work and no token. probe_every_s: how
+    0.5.16, H200), in which a log may be silent. decode_stall_s: requests at work and no token,
+    while no GPU computes; while one does, load_stall_s holds, for a long prompt is silent too. probe_every_s: how
     often an idle server is asked to generate. settle_s: after a step, until it is judged; a start counts as progress.
     actions: at most so many steps that change something in window_s; then it says so and does nothing more.
     busy: utilisation from which a GPU is busy. low_power: share of its power limit up to which a busy GPU only waits.
@@ -24,7 +25,7 @@ class Limits:
 
     poll_s: float = 5.0
     load_stall_s: float = 300.0
-    decode_stall_s: float = 60.0
+    decode_stall_s: float = 120.0
     probe_every_s: float = 60.0
     probe_timeout_s: float = 30.0
     settle_s: float = 30.0
