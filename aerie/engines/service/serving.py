@@ -10,6 +10,7 @@ from typing import Any
 from aerie import apply as plays
 from aerie import inventory, remote
 from aerie import lock as locks
+from aerie.engines.watchdog.code import WATCHDOG, spec_of
 from aerie.errors import AerieError
 from aerie.inventory import Host
 from aerie.paths import repository, state_dir
@@ -107,13 +108,15 @@ def _path(inventory_file: Path | None) -> Path:
 def _fill(prepared: Prepared) -> None:
     """Unit, variables and document of the slot, by the role."""
     plan, lock = prepared.plan, prepared.lock
-    assert plan.wanted is not None, "a plan that is not refused says what it wants"
+    assert plan.wanted is not None and plan.slot is not None, "a plan that is not refused says what it wants, and where"
     limits = {name: getattr(lock.base, name) for name in ("memlock", "nofile", "stack")}
+    WATCHDOG.ask(prepared.host, ["version"])  # brings the code there; the unit that the play writes runs it
     service = {
         "slot": plan.slot,
         "document": plan.wanted.to_dict(),
         "words": plan.wanted.words,
         "code": SERVICE.folder,
+        "watchdog": {"code": WATCHDOG.folder, "spec": spec_of(plan.wanted, plan.slot).to_dict()},
         "limits": {name: "infinity" if value < 0 else str(value) for name, value in limits.items()},
     }
     given = plays.HostInput(

@@ -14,7 +14,9 @@ from types import SimpleNamespace
 import pytest
 
 from aerie.engines import guard
+from aerie.engines.service.onhost.definition import Service
 from aerie.engines.watchdog import patterns, proc
+from aerie.engines.watchdog.code import spec_of
 from aerie.engines.watchdog.diagnosis import Diagnosis, Kind, diagnose
 from aerie.engines.watchdog.main import Watchdog
 from aerie.engines.watchdog.observation import Gpu, Observation, Process
@@ -407,3 +409,15 @@ def test_a_new_start_forgets_what_was_before():
     before = [look(0), look(5, processes=(rank(0),))]
     assert diagnose(before, LIMITS).kind is Kind.CRASHED_RANK
     assert diagnose([replace(before[-1], at=6.0)], LIMITS).kind is Kind.HEALTHY
+
+
+def test_a_slots_watchdog_asks_its_engine_past_the_front():
+    service = Service(
+        model="m", engine="vllm", version="0.33.0", program=("/env/bin/python",), environment={}, key="environment",
+        weights=(), gpus=2, draft_counter="", front="0.0.0.0:8100", port=8101, beside_bytes=0, ready_timeout_s=600,
+    )  # fmt: skip
+    spec = spec_of(service, "green")
+    assert (spec.unit, spec.url, spec.gpus) == ("aerie-engine-m-green.service", "http://127.0.0.1:8102", (0, 1))
+    assert spec.key_file == "/etc/aerie/engine/m/api-key"
+    on_cpu = spec_of(replace(service, gpus=0), "blue")
+    assert on_cpu.gpus == () and on_cpu.limits.decode_stall_s > spec.limits.decode_stall_s
