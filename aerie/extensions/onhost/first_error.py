@@ -17,6 +17,7 @@ _AT_LINE = re.compile(
     r"^(?P<file>[^\s:(][^:(]*?)(?:\((?P<a>\d+)\)|:(?P<b>\d+)(?::\d+)?): "
     r"(?:(?:fatal|catastrophic|internal) )?error\b[^:]*: ?(?P<what>.*)"
 )
+_PTXAS = re.compile(r"^ptxas (?P<file>\S+), line (?P<a>\d+); (?:error|fatal) *: (?P<what>.*)")
 _OF_TOOL = re.compile(
     r"^(?P<file>nvcc|ptxas|nvlink|fatbinary|cicc|g\+\+|c\+\+|cc1plus|collect2|ld|/usr/bin/ld) *"
     r"(?P<what>(?:fatal|error)\b.*|: (?:fatal error|error|cannot)\b.*)"
@@ -45,7 +46,7 @@ def first_error(lines: Iterable[str], *, log: Path, killed: int, budget_bytes: i
         if _KILLED.search(line):  # it may have gone well when it ran again, alone
             killed_line = line.strip()
             continue
-        if match := _AT_LINE.match(line) or _UNDEFINED.match(line) or _OF_TOOL.match(line):
+        if match := _PTXAS.match(line) or _AT_LINE.match(line) or _UNDEFINED.match(line) or _OF_TOOL.match(line):
             return _compile(match, rows, log)
         if match := _CMAKE.match(line):
             what = " ".join(_following(rows)) or line

@@ -12,6 +12,10 @@ FAILED: [code=2] a.o
 /tools/nvcc -c a.cu -o a.o
 """
 KILLED = "nvcc error   : 'cicc' died due to signal 9 (Kill signal)\n"
+PTXAS = """\
+ptxas /tmp/b.ptx, line 20; error   : Not a name of any known instruction: 'bogus'
+ptxas fatal   : Ptx assembly aborted due to errors
+"""
 CPP20 = f"""\
 {NINJA}\
 /env/torch/include/c10/util/strong_type.h(42): error: namespace "std" has no member "strong_ordering"
@@ -36,6 +40,7 @@ subprocess.CalledProcessError: Command '['ninja', '-v', '-j', '2']' returned non
         ("nvcc fatal   : Unsupported gpu architecture 'compute_120'\n", "nvcc", "fatal   : Unsupported gpu"),
         ("ptxas fatal   : Ptx assembly aborted due to errors\n", "ptxas", "Ptx assembly aborted"),
         ("ld: a.o: in function `f':\na.cpp:(.text+0x5): undefined reference to `g'\n", "a.cpp", "undefined ref"),
+        (PTXAS, "/tmp/b.ptx:20", "Not a name of any known instruction"),
         ("/usr/bin/ld: cannot find -lcudart: No such file or directory\n", "/usr/bin/ld", "cannot find -lcudart"),
         ("CMake Error at CMakeLists.txt:12 (find_package):\n  No package X\n", "CMakeLists.txt", "No package X"),
         ("x\nModuleNotFoundError: No module named 'psutil'\n", "the build's environment", "No module named 'psutil'"),
@@ -44,7 +49,7 @@ subprocess.CalledProcessError: Command '['ninja', '-v', '-j', '2']' returned non
         ("all is well\nbut it ended\n", "the build", "all is well | but it ended"),
     ],
     ids=[
-        "torch-needs-c++20", "header-missing", "architecture", "ptxas", "undefined", "library-missing", "cmake",
+        "torch-needs-c++20", "header-missing", "architecture", "ptxas", "undefined", "ptxas-line", "library-missing", "cmake",
         "module-missing", "disk-full", "after-one-that-was-killed-and-ran-again", "unknown",
     ],
 )  # fmt: skip
