@@ -49,8 +49,8 @@ subprocess.CalledProcessError: Command '['ninja', '-v', '-j', '2']' returned non
         ("all is well\nbut it ended\n", "the build", "all is well | but it ended"),
     ],
     ids=[
-        "torch-needs-c++20", "header-missing", "architecture", "ptxas", "undefined", "ptxas-line", "library-missing", "cmake",
-        "module-missing", "disk-full", "after-one-that-was-killed-and-ran-again", "unknown",
+        "torch-needs-c++20", "header-missing", "architecture", "ptxas", "undefined", "ptxas-line", "library-missing",
+        "cmake", "module-missing", "disk-full", "after-one-that-was-killed-and-ran-again", "unknown",
     ],
 )  # fmt: skip
 def test_the_first_error_of_a_build(output: str, where: str, seen: str) -> None:
