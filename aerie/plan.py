@@ -7,7 +7,6 @@ from datetime import date, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from .errors import UsageError
 from .findings import Finding, Fix, Severity, diff, rows
 from .findings.case import Case, known
 from .findings.diff import in_order, judged_layers
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from .inventory import Host
     from .lock import Lock
 
-__all__ = ["SCHEMA", "HostPlan", "HostState", "Plan", "Reboot", "Waived", "host_plan", "severity", "unjudged"]
+__all__ = ["SCHEMA", "HostPlan", "HostState", "Plan", "Reboot", "Waived", "host_plan", "unjudged"]
 
 SCHEMA = "aerie.plan/1"
 # Units of the host's own layers, which serve nobody.
@@ -153,13 +152,6 @@ def host_plan(host: "Host", lock: "Lock", snapshot: Snapshot, today: date) -> Ho
         blocked=blocked,
         judged=judged_layers(host.gpus.count),
     )
-
-
-def severity(word: str) -> Severity:
-    """What `--fail-on` means. Raises UsageError for a word that is not fatal or warn."""
-    if word not in (Severity.FATAL, Severity.WARN):
-        raise UsageError("--fail-on", seen=word, expected="fatal or warn", remedy="An info never fails.")
-    return Severity(word)
 
 
 def unjudged(host: str, lock: str, state: HostState, error: str) -> HostPlan:

@@ -25,7 +25,7 @@ from .runbook import hostlock
 from .snapshot import Snapshot, Unknown
 
 if TYPE_CHECKING:
-    from .verify import Verification
+    from .verification import Verification
 
 __all__ = ["Outcome", "Prepared", "State", "apply", "host_input", "prepare"]
 

@@ -52,6 +52,7 @@ __all__ = [
     "Weights",
     "Xid",
     "parse",
+    "prepare",
 ]
 
 SCHEMA = "aerie.snapshot/1"
@@ -522,6 +523,11 @@ def parse(document: str | bytes) -> Snapshot:
     if found.schema != SCHEMA:
         raise _broken("schema", found.schema, SCHEMA)
     return found
+
+
+def prepare() -> None:
+    """Make what `parse` needs, which takes longer than to parse."""
+    _adapter()
 
 
 @cache

@@ -22,11 +22,11 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from .inventory import Host
 from .paths import repository
-from .verification import Requirement
 
 if TYPE_CHECKING:
     import pytest
 
+    from .verification import Requirement
     from .verify import Case
 
 __all__ = ["Given", "HostTests", "Tested", "given_to", "prepare"]
@@ -49,6 +49,14 @@ UNUSED = (
     "junitxml",
     "pastebin",
     "stepwise",
+    "setuponly",
+    "setupplan",
+    "subtests",
+    "faulthandler",
+    "tmpdir",
+    "legacypath",
+    "monkeypatch",
+    "recwarn",
 )
 PLUGINS = ("-p", "testinfra.plugin", *(word for name in UNUSED for word in ("-p", f"no:{name}")))
 
@@ -61,7 +69,7 @@ class Given:
     lock: str
     is_live: bool
     receive: Callable[[], "Case"]
-    found: list[Requirement] = field(default_factory=list)
+    found: "list[Requirement]" = field(default_factory=list)
 
     @cached_property
     def case(self) -> "Case":
@@ -79,7 +87,7 @@ class Tested:
     """What the tests of a host gave. error: why they could not all be run, "" when they were, whatever they found."""
 
     host: str
-    requirements: tuple[Requirement, ...]
+    requirements: "tuple[Requirement, ...]"
     error: str
     wall_s: float
 
@@ -162,9 +170,10 @@ def prepare() -> None:
     import pytest
     import testinfra.plugin  # noqa: F401
 
-    import aerie.findings  # noqa: F401
+    import aerie.findings
 
     assert pytest.main is not None
+    aerie.findings.rows()
 
 
 def _start(host: Host, lock: str, paths: Sequence[Path], *, is_live: bool) -> _Process:
@@ -225,6 +234,8 @@ def _end(process: _Process) -> None:
 
 def _tested(process: _Process, error: str) -> Tested:
     """What came of a process, which is ended here."""
+    from .verification import Requirement  # here: it is there since hosts were read, and not needed before
+
     process.log.seek(0)
     lines = [line for line in process.log.read().decode(errors="replace").splitlines() if line.strip()]
     _end(process)

@@ -5,24 +5,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from . import inventory, snapshot, testing
+from . import inventory, testing
 from .choice import unknown_name
 from .errors import AerieError, UsageError
 from .inventory import Host
 from .layers import LAYERS
 from .lock import Lock
 from .paths import repository
-from .snapshot import Snapshot
-from .verification import HostVerification, Verification
 
-__all__ = ["Case", "Listener", "Verification", "run", "verify"]
+if TYPE_CHECKING:  # at work they are imported while the hosts are read, which comes first
+    from .snapshot import Snapshot
+    from .verification import HostVerification, Verification
+
+__all__ = ["Case", "Listener", "run", "verify"]
 
 TESTS = Path("tests") / "hosts"  # below the repository
 HOST_TIMEOUT_S = 300
 DEEP_TIMEOUT_S = 4 * 3600  # 595 GB from a disk of 60 MB/s would take longer
 
-Listener = Callable[[HostVerification], None]
+Listener = Callable[["HostVerification"], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +38,7 @@ class Case:
 
     host: Host
     lock: Lock
-    snapshot: Snapshot
+    snapshot: "Snapshot"
     today: date
     is_live: bool
     is_deep: bool = False
@@ -51,12 +54,13 @@ def verify(
     recorded: Path | None = None,
     deep: bool = False,
     listener: Listener = lambda host: None,
-) -> Verification:
+    meanwhile: Callable[[], None] = lambda: None,
+) -> "Verification":
     """Every requirement on the hosts of this pattern; those that fail are `@failed` afterwards.
 
     path: of the inventory. lock: instead of each host's own. recorded: a snapshot in a file, for one host, which is
-    then not asked anything. deep: hash all weights again and prove the GPUs, on the hosts. Raises UsageError for an
-    unknown host, lock or layer, AerieError for a broken snapshot.
+    then not asked anything. deep: hash all weights again and prove the GPUs, on the hosts. meanwhile: called while
+    hosts are read. Raises UsageError for an unknown host, lock or layer, AerieError for a broken snapshot.
     """
     hosts = inventory.select(pattern, path)
     locks = {host.name: inventory.lock_of(host, lock, path) for host in hosts}
@@ -75,6 +79,7 @@ def verify(
         is_live=recorded is None,
         deep=deep,
         listener=listener,
+        meanwhile=meanwhile,
     )
     if recorded is None:
         inventory.record_failed(result.failed_hosts)
@@ -86,17 +91,18 @@ def run(
     *,
     locks: Mapping[str, Lock],
     layers: Sequence[str] = (),
-    snapshots: Mapping[str, Snapshot] | None = None,
+    snapshots: "Mapping[str, Snapshot] | None" = None,
     forks: int = 16,
     is_live: bool = True,
     deep: bool = False,
     listener: Listener = lambda host: None,
-) -> Verification:
+    meanwhile: Callable[[], None] = lambda: None,
+) -> "Verification":
     """Every requirement of these layers (of all, where none is named) on every host, whatever becomes of the others.
 
     locks: by host name, with the host's variables in them. snapshots: by host name, of hosts that need no probe;
     is_live=False asks the hosts nothing else either. forks: hosts at a time. listener is called with each host as it
-    ends. Raises UsageError for a layer without tests.
+    ends, meanwhile once for each that is read. Raises UsageError for a layer without tests.
     """
     started = time.monotonic()
     modules, given = _modules(layers), dict(snapshots or {})
@@ -107,7 +113,10 @@ def run(
             testing.prepare()  # once for all; the tests of a single host do it while the host is read
         for host in hosts[: max(1, forks)]:
             tests.begin(host, locks[host.name].name, is_live=is_live)
-        read = {**given, **_probe([host for host in hosts if host.name not in given], forks)}
+        read = {**given, **_probe([host for host in hosts if host.name not in given], forks, meanwhile)}
+        from .snapshot import Snapshot
+        from .verification import Verification
+
         for host in hosts:
             found = read[host.name]
             if isinstance(found, Snapshot):
@@ -132,7 +141,9 @@ def _modules(layers: Sequence[str]) -> dict[str, Path]:
     return {layer: path for layer, path in known.items() if not layers or layer in layers}
 
 
-def _recorded(file: Path) -> Snapshot:
+def _recorded(file: Path) -> "Snapshot":
+    from . import snapshot
+
     try:
         return snapshot.parse(file.read_bytes())
     except OSError as error:
@@ -140,22 +151,30 @@ def _recorded(file: Path) -> Snapshot:
         raise UsageError(str(file), seen=seen, expected="a snapshot", remedy="./invoke snapshot prints one.") from error
 
 
-def _probe(hosts: Sequence[Host], forks: int) -> dict[str, Snapshot | AerieError]:
+def _probe(hosts: Sequence[Host], forks: int, meanwhile: Callable[[], None]) -> "dict[str, Snapshot | AerieError]":
     if not hosts:
         return {}
     from . import remote
 
-    return remote.probe_all(hosts, forks=forks)
+    def prepare() -> None:
+        from . import verification  # noqa: F401
+
+        meanwhile()
+
+    return remote.probe_all(hosts, forks=forks, meanwhile=prepare)
 
 
-def _not_read(host: Host, lock: Lock, error: AerieError) -> HostVerification:
+def _not_read(host: Host, lock: Lock, error: AerieError) -> "HostVerification":
     from . import remote
+    from .verification import HostVerification
 
     is_reached = not isinstance(error, remote.Unreachable)
     return HostVerification(host=host.name, lock=lock.name, error=str(error), is_reached=is_reached)
 
 
-def _of_tests(tested: testing.Tested, lock: Lock, layers: Sequence[str]) -> HostVerification:
+def _of_tests(tested: testing.Tested, lock: Lock, layers: Sequence[str]) -> "HostVerification":
+    from .verification import HostVerification
+
     return HostVerification(
         host=tested.host,
         lock=lock.name,

@@ -13,6 +13,7 @@ from .screen import HOSTS, INVENTORY, JSON, lines, optional_path, show
 
 if TYPE_CHECKING:
     from aerie.provision import Prepared
+    from aerie.verification import HostVerification
 
 __all__ = ["plan", "snapshot", "verify"]
 
@@ -39,16 +40,16 @@ def plan(
 ) -> None:
     """Show what differs between hosts and their locks; changes nothing. 3: something does, 1: a host did not answer."""
     from aerie import provision
-    from aerie.plan import severity
     from aerie.report import hosts
+    from aerie.severity import least
 
-    least = severity(fail_on)
+    fails_on = least(fail_on)
     prepared = provision.prepare(host, inventory_file=optional_path(inventory), forks=forks)
     if diff:
         _show_plan_and_files(prepared, inventory or "", forks, json=json)
     else:
         show(hosts.plan_view(prepared.plan, inventory or ""), prepared.plan.to_dict(), json=json)
-    end_with(prepared.plan.exit_code(least))
+    end_with(prepared.plan.exit_code(fails_on))
 
 
 @task(auto_shortflags=False, help={"host": "name in the inventory", "inventory": INVENTORY})
@@ -94,16 +95,28 @@ def verify(
 ) -> None:
     """Test that hosts are what their locks say; changes nothing. 3: one is not, 1: not all could be asked."""
     from aerie import verify as library
-    from aerie.plan import severity
+    from aerie.severity import least
+
+    fails_on, path, recorded = least(fail_on), optional_path(inventory), optional_path(snapshot)
+    what: dict[str, Any] = {"layers": layer or (), "lock": lock, "path": path, "recorded": recorded, "forks": forks}
+    found = library.verify(host, **what, deep=deep, listener=_host_told, meanwhile=_words)
     from aerie.report import verification
 
-    least, path, recorded = severity(fail_on), optional_path(inventory), optional_path(snapshot)
-    what: dict[str, Any] = {"layers": layer or (), "lock": lock, "path": path, "recorded": recorded, "forks": forks}
-    found = library.verify(host, **what, deep=deep, listener=lines(verification.host_line))
     if junit:
         Path(junit).write_bytes(verification.junit(found))
     show(verification.verification_view(found, inventory or ""), found.to_dict(), json=json)
-    end_with(found.exit_code(least))
+    end_with(found.exit_code(fails_on))
+
+
+def _words() -> None:
+    """Import what results are shown with."""
+    from aerie.report import verification  # noqa: F401
+
+
+def _host_told(host: "HostVerification") -> None:
+    from aerie.report import verification
+
+    lines(verification.host_line)(host)
 
 
 def _show_plan_and_files(prepared: "Prepared", inventory: str, forks: int, *, json: bool) -> None:

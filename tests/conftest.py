@@ -22,10 +22,9 @@ def pytest_runtest_makereport(
     return report
 
 
-@pytest.fixture(autouse=True)
-def _needs_environments(request: pytest.FixtureRequest) -> None:
+def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip tests marked `engine` where the environments are not made; in CI such a test makes them itself."""
-    if request.node.get_closest_marker("engine") and os.environ.get("CI") != "true":
+    if item.get_closest_marker("engine") and os.environ.get("CI") != "true":
         from aerie import environments
 
         missing = [name for name in ("engine", "train") if environments.find(name) is None]

@@ -4,15 +4,9 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from aerie.severity import Severity
+
 __all__ = ["Finding", "Fix", "Severity"]
-
-
-class Severity(StrEnum):
-    """How bad it is. Only `fatal` makes a host differ from its lock (exit code 3)."""
-
-    FATAL = "fatal"
-    WARN = "warn"
-    INFO = "info"
 
 
 class Fix(StrEnum):

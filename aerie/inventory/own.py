@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import yaml
-
 from aerie.errors import AerieError, UsageError
 from aerie.paths import shown
 from aerie.runbook.step import write_atomic
@@ -46,6 +44,8 @@ def lock_file(name: str, path: Path | None = None) -> Path:
 
 def record_lock(name: str, lock: str, path: Path | None = None) -> Path:
     """Make `lock` the lock of the host in the inventory; returns the file that says so. Raises as `lock_file`."""
+    import yaml  # here: most starts read an inventory and write none
+
     file = lock_file(name, path)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -69,9 +69,9 @@ def _check(lock: Lock, name: str, document: Document) -> None:
             document.problem(("weights", "required", index), repr(required), f"a model of weights.models: {known}")
     _check_extensions(lock, document)
     _check_repository(lock, document)
-    from aerie.findings.catalogue import check_id  # here, for findings are made of locks
-
     for finding in lock.severity:
+        from aerie.findings.catalogue import check_id  # here, for findings are made of locks
+
         check_id(("severity", finding), finding, document)
     for index, environment in enumerate(lock.python.environments):
         _check_environment(index, environment, document)

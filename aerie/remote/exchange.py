@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Result", "TooMuch", "TooSlow", "locally", "over"]
+__all__ = ["Result", "TooMuch", "TooSlow", "locally", "nothing", "over"]
 
 CHUNK = 1 << 16
 
@@ -34,8 +34,22 @@ class TooMuch(Exception):
     """The program printed more than is read."""
 
 
-def over(channel: Any, command: str, stdin: bytes, timeout_s: float, cap_bytes: int) -> Result:
-    """Run `command` in the host's shell over a fresh channel of paramiko. Raises TooSlow, TooMuch, SSHException."""
+def nothing() -> None:
+    """What is done meanwhile unless something else is."""
+
+
+def over(
+    channel: Any,
+    command: str,
+    stdin: bytes,
+    timeout_s: float,
+    cap_bytes: int,
+    meanwhile: Callable[[], None] = nothing,
+) -> Result:
+    """Run `command` in the host's shell over a fresh channel of paramiko. Raises TooSlow, TooMuch, SSHException.
+
+    meanwhile: called once the program has its input, while the host works.
+    """
     end = time.monotonic() + timeout_s
     channel.settimeout(timeout_s)
     channel.exec_command(command)
@@ -44,6 +58,8 @@ def over(channel: Any, command: str, stdin: bytes, timeout_s: float, cap_bytes: 
     sender.start()
     output = _Reader(channel.recv, cap_bytes)
     try:
+        sender.join(max(0.0, end - time.monotonic()))
+        meanwhile()
         for reader in (output, complaints):
             reader.join(max(0.0, end - time.monotonic()))
         if not channel.status_event.wait(max(0.0, end - time.monotonic())):

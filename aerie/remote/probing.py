@@ -5,18 +5,20 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
-from aerie import snapshot
 from aerie.errors import AerieError
 from aerie.inventory import Host
 from aerie.probe import bundle
-from aerie.snapshot import Snapshot
 
 from .connection import CONNECT_TIMEOUT_S
-from .exchange import Result
+from .exchange import Result, nothing
 from .running import run_shell
+
+if TYPE_CHECKING:
+    from aerie.snapshot import Snapshot
 
 __all__ = ["Unprobed", "probe", "probe_all"]
 
@@ -36,12 +38,25 @@ class Unprobed(AerieError):
         self.cause = cause
 
 
-def probe(host: Host, *, timeout_s: float = TIMEOUT_S, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> Snapshot:
+def probe(
+    host: Host,
+    *,
+    timeout_s: float = TIMEOUT_S,
+    connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    meanwhile: Callable[[], None] = nothing,
+) -> "Snapshot":
     """The host's snapshot, read as root in one round trip; changes nothing there.
 
     On this machine without sudo it is read as the user, and what needs root is Unknown.
-    Raises Unreachable and Unprobed with the cause told apart.
+    meanwhile: called while a remote host works. Raises Unreachable and Unprobed with the cause told apart.
     """
+
+    def prepare() -> None:
+        from aerie import snapshot
+
+        snapshot.prepare()
+        meanwhile()
+
     result = run_shell(
         host,
         _command(host),
@@ -49,20 +64,30 @@ def probe(host: Host, *, timeout_s: float = TIMEOUT_S, connect_timeout_s: float 
         timeout_s=timeout_s,
         connect_timeout_s=connect_timeout_s,
         cap_bytes=CAP_BYTES,
+        meanwhile=prepare,
     )
     if result.exit_code != 0:
         raise _unprobed(host, result)
+    from aerie import snapshot
+
     return snapshot.parse(result.stdout)
 
 
 def probe_all(
-    hosts: Sequence[Host], forks: int = 16, *, connect_timeout_s: float = CONNECT_TIMEOUT_S
-) -> dict[str, Snapshot | AerieError]:
-    """The snapshot of each host by name, in the given order; where there is none, the error that says why."""
+    hosts: Sequence[Host],
+    forks: int = 16,
+    *,
+    connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    meanwhile: Callable[[], None] = nothing,
+) -> "dict[str, Snapshot | AerieError]":
+    """The snapshot of each host by name, in the given order; where there is none, the error that says why.
 
-    def one(host: Host) -> Snapshot | AerieError:
+    meanwhile: called for each remote host while it works, in a thread of its own.
+    """
+
+    def one(host: Host) -> "Snapshot | AerieError":
         try:
-            return probe(host, connect_timeout_s=connect_timeout_s)
+            return probe(host, connect_timeout_s=connect_timeout_s, meanwhile=meanwhile)
         except AerieError as error:
             return error
 

@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from fabric import Connection
@@ -67,12 +67,22 @@ def run_shell(
     sudo: bool = False,
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
     cap_bytes: int = CAP_BYTES,
+    meanwhile: Callable[[], None] = exchange.nothing,
 ) -> Result:
-    """As `run`, with a command of the host's shell: the caller quotes."""
+    """As `run`, with a command of the host's shell: the caller quotes. meanwhile: called while a remote host works."""
     require_connection(host)
     if not host.is_local:
         with connected(host, connect_timeout_s) as connection:
-            return run_over(host, connection, command, stdin=stdin, timeout_s=timeout_s, sudo=sudo, cap_bytes=cap_bytes)
+            return run_over(
+                host,
+                connection,
+                command,
+                stdin=stdin,
+                timeout_s=timeout_s,
+                sudo=sudo,
+                cap_bytes=cap_bytes,
+                meanwhile=meanwhile,
+            )
     prefix = "sudo -n -- " if sudo and os.geteuid() != 0 else ""
     with _explained(host, command, timeout_s, cap_bytes):
         return exchange.locally(["sh", "-c", prefix + command], stdin, timeout_s, cap_bytes)
@@ -87,12 +97,13 @@ def run_over(
     timeout_s: float = 60,
     sudo: bool = False,
     cap_bytes: int = CAP_BYTES,
+    meanwhile: Callable[[], None] = exchange.nothing,
 ) -> Result:
     """As `run_shell`, over a connection that is open, which stays so."""
     prefix = "sudo -n -- " if sudo and connection.user != "root" else ""
     with _explained(host, command, timeout_s, cap_bytes):
         channel = connection.client.get_transport().open_session(timeout=timeout_s)
-        return exchange.over(channel, prefix + command, stdin, timeout_s, cap_bytes)
+        return exchange.over(channel, prefix + command, stdin, timeout_s, cap_bytes, meanwhile)
 
 
 def require_connection(host: Host) -> None:

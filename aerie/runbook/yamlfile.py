@@ -4,14 +4,16 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from aerie.choice import nearest
 from aerie.errors import UsageError
+
+if TYPE_CHECKING:
+    import yaml
 
 __all__ = ["Document", "Problem", "SpecError", "model_at", "parse", "validate"]
 
@@ -72,6 +74,8 @@ class Document:
 
 def parse(file: Path, label: str) -> Document:
     """Read `file`; what is wrong with it as YAML is in `problems`. label: how messages call it."""
+    import yaml  # here and below, for locks are documents too: 16 ms of every start
+
     document = Document(file=label)
     try:
         node = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
@@ -89,7 +93,9 @@ def parse(file: Path, label: str) -> Document:
     return document
 
 
-def _value(node: yaml.Node, path: Keys, document: Document, around: tuple[int, ...]) -> Any:
+def _value(node: "yaml.Node", path: Keys, document: Document, around: tuple[int, ...]) -> Any:
+    import yaml
+
     document.places.setdefault(path, f"{document.file}:{node.start_mark.line + 1}")
     if id(node) in around:
         document.problem(path, "an alias to what it stands in", "values that end")
@@ -107,7 +113,9 @@ def _value(node: yaml.Node, path: Keys, document: Document, around: tuple[int, .
         return None
 
 
-def _mapping(node: yaml.MappingNode, path: Keys, document: Document, around: tuple[int, ...]) -> dict[str, Any]:
+def _mapping(node: "yaml.MappingNode", path: Keys, document: Document, around: tuple[int, ...]) -> dict[str, Any]:
+    import yaml
+
     result: dict[str, Any] = {}
     for key_node, value_node in node.value:
         line = f"{document.file}:{key_node.start_mark.line + 1}"
