@@ -7,7 +7,7 @@ from invoke import Collection, Context, task
 
 from aerie.program import end_with
 
-from .screen import JSON, console_on, optional_path, show
+from .screen import INVENTORY, JSON, console_on, optional_path, show
 
 __all__ = ["collection"]
 
@@ -19,6 +19,7 @@ __all__ = ["collection"]
     iterable=["url"],
     help={
         "url": "where a server answers: http://HOST:PORT, or NAME=http://…; given several times, they are compared",
+        "host": "measure the model that this host serves, on the host: --model names it; instead of --url",
         "against": "one more server, which the others are compared with",
         "api": "chat, completions, or native (SGLang's /generate)",
         "model": "the name to ask for; default the first that the server has",
@@ -31,6 +32,7 @@ __all__ = ["collection"]
         "repetitions": "how often each level is measured",
         "goodput": "what a good request may take in ms, as ttft:500,tpot:50,e2e:10000",
         "key_file": "file with the server's API key",
+        "inventory": INVENTORY,
         "out": "folder for bench.json, records.jsonl and bench.html; default one in the state directory",
         "json": JSON,
     },
@@ -38,6 +40,7 @@ __all__ = ["collection"]
 def bench(
     c: Context,
     url: list[str],
+    host: str = "",
     against: str = "",
     api: str = "chat",
     model: str = "",
@@ -50,6 +53,7 @@ def bench(
     repetitions: int = 3,
     goodput: str = "",
     key_file: str = "",
+    inventory: str = "",
     out: str = "",
     json: bool = False,
 ) -> None:
@@ -59,11 +63,15 @@ def bench(
     from aerie.report import bench_page
 
     spec = options.spec(
-        urls=url, against=against, api=api, model=model, file=optional_path(prompts), limit=limit,
+        urls=url, host=host, against=against, api=api, model=model, file=optional_path(prompts), limit=limit,
         max_tokens=max_tokens, ignore_eos=ignore_eos, temperatures=temperature, concurrency=concurrency,
         repetitions=repetitions, key_file=optional_path(key_file),
     )  # fmt: skip
-    result = document.take(spec, figures.limits(goodput), options.told_by(console_on(sys.stderr).print))
+    within = figures.limits(goodput)
+    if host:
+        result = document.take_on(host, model, spec, within, optional_path(inventory))
+    else:
+        result = document.take(spec, within, options.told_by(console_on(sys.stderr).print))
     paths = document.write(result, optional_path(out) or options.folder(result.started_at), bench_page.page)
     show(views.view(result.to_dict(), paths), result.to_dict(), json=json)
     end_with(result.exit_code)

@@ -87,6 +87,16 @@ class Code:
                 tar.addfile(entry, io.BytesIO(content))
         return packed.getvalue()
 
+    def bring(self, host: Host) -> None:
+        """Make it lie in its folder on the host, for a program there that runs it itself. Raises as remote.run does."""
+        is_there = run_once(host, ["test", "-f", f"{self.folder}/__main__.py"], sudo=True).exit_code == 0
+        if not is_there:
+            sent = run_once(host, ["sh", "-c", UNPACK, "sh", self.folder], stdin=self.packed, sudo=True)
+            if sent.exit_code != 0:
+                raise AerieError(
+                    f"host {host.name}: {self.folder}", seen=sent.tail, expected="aerie's code unpacked", remedy=""
+                )
+
     def ask(
         self,
         host: Host,

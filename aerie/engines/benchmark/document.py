@@ -12,11 +12,11 @@ from aerie.engines.benchmark.asking import Answer
 from aerie.engines.benchmark.comparison import Comparison, compare
 from aerie.engines.benchmark.endpoint import Served
 from aerie.engines.benchmark.figures import Limits, Row, rows
-from aerie.engines.benchmark.running import Level, OnProgress, Spec, measure
+from aerie.engines.benchmark.running import Level, Measured, OnProgress, Spec, measure
 from aerie.errors import UsageError
 from aerie.runbook.step import write_atomic
 
-__all__ = ["SCHEMA", "Result", "read", "take", "write", "write_page"]
+__all__ = ["SCHEMA", "Result", "read", "take", "take_on", "write", "write_page"]
 
 SCHEMA = "aerie.bench/1"
 
@@ -89,9 +89,26 @@ class Result:
 
 
 def take(spec: Spec, within: Limits, on_progress: OnProgress) -> Result:
-    """Measure, and work out what it comes to."""
-    started_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    served, gpus, levels = measure(spec, on_progress)
+    """Measure from here, and work out what it comes to."""
+    started_at = _now()
+    return _result(started_at, spec, within, measure(spec, on_progress))
+
+
+def take_on(host: str, model: str, spec: Spec, within: Limits, inventory_file: Path | None) -> Result:
+    """The same of the model that a host serves, measured there; spec's endpoints do not count."""
+    from aerie.engines.benchmark.hosts import measure_on  # fabric takes its time to import
+
+    started_at = _now()
+    asked, measured = measure_on(host, model, spec, inventory_file)
+    return _result(started_at, asked, within, measured)
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _result(started_at: str, spec: Spec, within: Limits, measured: Measured) -> Result:
+    served, gpus, levels = measured
     return Result(
         started_at=started_at,
         spec=spec,

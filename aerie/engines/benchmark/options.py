@@ -18,6 +18,7 @@ EVERY_S = 30.0
 def spec(
     *,
     urls: Sequence[str],
+    host: str,
     against: str,
     api: str,
     model: str,
@@ -30,16 +31,24 @@ def spec(
     repetitions: int,
     key_file: Path | None,
 ) -> Spec:
-    """The spec; `against` becomes the first arm. file: of prompts, else the packaged ones.
+    """The spec; `against` becomes the first arm. file: of prompts, else the packaged ones. With
+    `host` it has no endpoint yet.
 
     Raises UsageError for what cannot be meant.
     """
     if api not in endpoint.APIS:
         raise unknown_name("--api", api, endpoint.APIS)
+    if host and (urls or against or not model):
+        raise UsageError(
+            "--host",
+            seen="with --url or --against" if urls or against else "without --model",
+            expected="--host and --model alone",
+            remedy="Give --model with the name that ./invoke serve has for it.",
+        )
     _at_least("--repetitions", repetitions, 1)
     _at_least("--max-tokens", max_tokens, 2)  # a single token has no time per token
     return Spec(
-        endpoints=_endpoints(urls, against, key_file),
+        endpoints=() if host else _endpoints(urls, against, key_file),
         api=next(one for one in endpoint.APIS if one == api),
         questions=prompts.read(file or prompts.PACKAGED, limit),
         max_tokens=max_tokens,

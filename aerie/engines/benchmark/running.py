@@ -24,7 +24,7 @@ from aerie.engines.benchmark.prompts import Question, fitting, repeated
 from aerie.engines.client import crowd
 from aerie.errors import AerieError
 
-__all__ = ["Level", "Spec", "Taken", "measure"]
+__all__ = ["Level", "Measured", "Spec", "Taken", "measure"]
 
 STALL_S = 300.0  # a long prompt on a loaded server has no byte for minutes; a dead one is told by its connection
 WARM_UP = 2
@@ -75,8 +75,12 @@ class Level:
     load: ClientLoad
 
 
-def measure(spec: Spec, on_progress: OnProgress) -> tuple[dict[str, Served], dict[str, tuple[int, ...]], list[Level]]:
-    """What every arm serves, the GPUs that it uses (of this machine), and all levels in the order they were measured.
+Measured = tuple[dict[str, Served], dict[str, tuple[int, ...]], list[Level]]
+"""What every arm serves, the GPUs that it uses (of this machine), and all levels in the order they were measured."""
+
+
+def measure(spec: Spec, on_progress: OnProgress) -> Measured:
+    """Measure every arm at every level.
 
     Nobody else may use the servers meanwhile: their counters are read before and after. on_progress: requests done,
     in all, and the level at hand. Raises AerieError where a server does not answer, or its warm-up fails.
@@ -84,9 +88,7 @@ def measure(spec: Spec, on_progress: OnProgress) -> tuple[dict[str, Served], dic
     return asyncio.run(_measure(spec, on_progress))
 
 
-async def _measure(
-    spec: Spec, on_progress: OnProgress
-) -> tuple[dict[str, Served], dict[str, tuple[int, ...]], list[Level]]:
+async def _measure(spec: Spec, on_progress: OnProgress) -> Measured:
     questions = fitting(spec.questions, spec.api)
     async with AsyncExitStack() as stack:
         meter = stack.enter_context(energy.opened())

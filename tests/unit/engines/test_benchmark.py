@@ -1,8 +1,10 @@
 """The client of servers by address: what it measures of a server whose rate is known, and what it makes of that."""
 
+import io
 import json
 import subprocess
 import sys
+import tarfile
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,9 +13,10 @@ import pytest
 
 from aerie.engines.acceptance import Acceptance
 from aerie.engines.bench import ClientLoad
-from aerie.engines.benchmark import comparison, counters, document, energy, figures, options, prompts
+from aerie.engines.benchmark import comparison, counters, document, energy, figures, onhost, options, prompts, wire
 from aerie.engines.benchmark.asking import Answer
 from aerie.engines.benchmark.endpoint import Endpoint, parse
+from aerie.engines.benchmark.hosts import BENCH
 from aerie.engines.benchmark.prompts import Question
 from aerie.engines.benchmark.running import Level, Spec, Taken
 from aerie.errors import AerieError, UsageError
@@ -87,6 +90,25 @@ def test_without_counters_the_answers_are_added_up(drafted):
     metas = [taken.answer.meta for level in result.levels for taken in level.taken]
     assert counters.acceptance("", "# SGLang: gauges alone\n", metas) == result.rows[0].acceptance
     assert counters.acceptance("", "", [{}, {"spec_verify_ct": 0}]) is None
+
+
+def test_code_on_a_host_measures_the_same(drafted, tmp_path):
+    with tarfile.open(fileobj=io.BytesIO(BENCH.packed)) as tar:
+        tar.extractall(tmp_path, filter="data")
+    (tmp_path / "key").write_text("secret\n")
+    asked = spec(drafted, concurrency=(2,))
+    told = json.dumps({"spec": wire.spec_to(asked), "key_file": str(tmp_path / "key")})
+    command = [sys.executable, "-I", tmp_path]  # as there: nothing of this checkout is on the path
+    done = subprocess.run(command, input=told, capture_output=True, text=True, check=False, timeout=60, cwd="/")
+    assert done.returncode == 0, done.stderr
+    served, _, levels = measured = wire.measured_from(onhost.unpacked(done.stdout))
+    assert served["drafted"].model == "constant"
+    assert levels[0].acceptance.tau == 4.0 and [one.answer.output_tokens for one in levels[0].taken] == [9] * 4
+    assert wire.measured_from(json.loads(json.dumps(wire.measured_to(measured)))) == measured
+    assert "concurrency 2" in done.stderr and "secret" not in told
+    refused = json.dumps({"spec": wire.spec_to(replace(asked, model="other")), "key_file": ""})
+    done = subprocess.run(command, input=refused, capture_output=True, text=True, check=False, timeout=60, cwd="/")
+    assert onhost.unpacked(done.stdout)["error"]["expected"] == "other"
 
 
 def test_a_request_that_fails_is_counted_and_the_others_go_on(plain):
@@ -250,7 +272,8 @@ def test_few_prompts_are_repeated_for_many_users():
 
 def asked(**changes):
     usual = {
-        "urls": ["http://gpu01:8000/v1"], "against": "", "api": "chat", "model": "", "file": None, "limit": 0,
+        "urls": ["http://gpu01:8000/v1"], "host": "", "against": "", "api": "chat", "model": "",
+        "file": None, "limit": 0,
         "max_tokens": 64, "ignore_eos": False, "temperatures": "0", "concurrency": "4,1,4", "repetitions": 1,
         "key_file": None,
     }  # fmt: skip
@@ -278,6 +301,8 @@ def test_a_command_line_becomes_a_spec(tmp_path):
         ({"concurrency": "1,0"}, "--concurrency"),
         ({"temperatures": "warm"}, "--temperature"),
         ({"max_tokens": 1}, "--max-tokens"),
+        ({"host": "gpu01"}, "with --url"),
+        ({"host": "gpu01", "urls": []}, "without --model"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
