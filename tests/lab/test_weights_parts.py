@@ -165,7 +165,7 @@ def test_two_hosts_hand_on_a_file_while_it_comes(hub: Hub, new: New) -> None:
     with http.server.ThreadingHTTPServer(
         ("127.0.0.1", 0), functools.partial(Ranges, directory=str(first.target))
     ) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/"
         often = f"{EVERY_BYTE}; from aerie.weights.onhost import fetch, peers; fetch.TELL_S = peers.INTERVAL_S = 0.2"
         process = first.start(prelude=often, peers=[{"name": "second", "url": "http://127.0.0.1:9/"}])

@@ -62,8 +62,7 @@ def _answer(given: argparse.Namespace, spec: Spec) -> tuple[dict[str, Any], bool
         return {"schema": "aerie.residency/1", "bytes": sum(found.values()), "files": found}, True
     from aerie.weights.onhost import warm
 
-    mode: warm.Mode = "yes" if spec.warm == "yes" else "no" if spec.warm == "no" else "auto"
-    done = warm.warm(spec.target, sizes, mode=mode)
+    done = warm.warm(spec.target, sizes, mode=spec.warm)
     return {"schema": "aerie.warmed/1", **asdict(done)}, done.state == "warm"
 
 

@@ -89,7 +89,7 @@ def look(spec: Spec, survey: Survey) -> Preflight:
         quotas=quota.quotas(folder),
         memory_bytes=warm.memory_bytes(),
         available_bytes=_available_bytes(),
-        why_not_warm=warm.why_not(_mode(spec.warm), spec.manifest.size_bytes, warm.memory_bytes()),
+        why_not_warm=warm.why_not(spec.warm, spec.manifest.size_bytes, warm.memory_bytes()),
         partials=partials.find(Target(spec.target)),
         asked=asked,
         at_peers=_at_peers(spec) if _is_refused(asked) else frozenset(),
@@ -175,10 +175,6 @@ def _is_one(target: Target) -> bool:
 def _available_bytes() -> int:
     with open("/proc/meminfo", encoding="ascii") as file:
         return next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable"))
-
-
-def _mode(text: str) -> warm.Mode:
-    return "yes" if text == "yes" else "no" if text == "no" else "auto"
 
 
 def _token_fault(origin: Origin) -> AerieError | None:

@@ -9,6 +9,7 @@ Standard library only, for this runs on the hosts.
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 __all__ = ["LIMIT_PER_PEER", "PATIENCE_S", "Choice", "Source", "choose"]
@@ -29,9 +30,9 @@ class Source:
     failures: int = 0  # in a row; the fewer, the sooner it is asked again
     avoid: frozenset[str] = frozenset()  # came from here broken: only when nobody else has it
 
-    def holds(self, path: str) -> bool:
-        """Whether the file can be had from here."""
-        return self.have is None or path in self.have
+    def among(self, paths: Collection[str]) -> frozenset[str]:
+        """Those of the paths that can be had from here."""
+        return frozenset(paths) if self.have is None else self.have.intersection(paths)
 
 
 class Choice(NamedTuple):
@@ -61,15 +62,15 @@ def choose(
     """
     peers = [source for source in sources if not source.is_origin]
     sound = [source for source in peers if not source.failures]
-    holders = Counter(path for source in sound for path in paths if source.holds(path) and path not in source.avoid)
+    holders = Counter(chain.from_iterable(source.among(paths) - source.avoid for source in sound))
+    indexes = {path: index for index, path in enumerate(paths)}
     view = _View(paths, peers, holders, position, hosts, is_quiet)
     best: tuple[tuple[int | bool, ...], Choice] | None = None
     for rank, source in enumerate(sources):
         if not may_use_origin if source.is_origin else source.active >= LIMIT_PER_PEER:
             continue
-        for index, path in enumerate(paths):
-            if path not in missing or not source.holds(path):
-                continue
+        for path in source.among(missing):
+            index = indexes[path]
             if not source.is_origin and not view.may_take(index, source):
                 continue
             key = (
@@ -92,7 +93,8 @@ class _View:
         self.failed = frozenset(path for source in peers for path in source.avoid)
         self.receivers = max(1, hosts - 1)
         self.scarce = sum(holders[path] == 1 for path in paths)
-        fullest = [source for source in peers if source.size == max(one.size for one in peers)]
+        largest = max((source.size for source in peers), default=0)
+        fullest = [source for source in peers if source.size == largest]
         self.seeder = fullest[0] if len(fullest) == 1 else None
 
     def may_take(self, index: int, source: Source) -> bool:

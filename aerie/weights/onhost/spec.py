@@ -3,18 +3,19 @@
 import json
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, Literal, NoReturn, get_args, get_origin
 
 from aerie.errors import UsageError
 from aerie.weights import manifest as manifests
 from aerie.weights.manifest import Manifest
+from aerie.weights.onhost.warm import Mode
 
 __all__ = ["SCHEMA", "Origin", "Peer", "Spec", "parse", "read"]
 
 SCHEMA: Final = "aerie.staging/1"
 _CHOICES: Final = {
     "kind": ("hub", "http", "folder", "rsync"),
-    "warm": ("auto", "yes", "no"),
+    "warm": get_args(Mode),
     "backends": ("aria2", "hub"),
 }
 
@@ -58,7 +59,7 @@ class Spec:
     position: int = 0
     may_use_origin: bool = True
     parallel: int = 16
-    warm: str = "auto"
+    warm: Mode = "auto"
     stall_s: float = 60.0
     backends: tuple[str, ...] = ("aria2", "hub")
     margin: float = 0.05
@@ -123,7 +124,7 @@ def _value(kind: Any, value: object, where: str) -> object:
         return float(value)
     if kind == tuple[str, ...] and isinstance(value, list) and all(isinstance(one, str) for one in value):
         return tuple(value)
-    expected = tuple if getattr(kind, "__origin__", None) is tuple else kind
+    expected = {tuple: tuple, Literal: str}.get(get_origin(kind), kind)
     if not isinstance(value, expected) or (isinstance(value, bool) and kind is not bool):
         _wrong(where, value, f"a value of type {getattr(expected, '__name__', expected)}")
     return value

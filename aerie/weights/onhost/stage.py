@@ -143,9 +143,8 @@ async def _warm(spec: Spec, ledger: Ledger) -> dict[str, Any]:
         if is_stopped:
             raise InterruptedError("asked to stop")  # ends the readers, whom cancelling this task does not reach
 
-    mode: warm.Mode = "yes" if spec.warm == "yes" else "no" if spec.warm == "no" else "auto"
     try:
-        done = await asyncio.to_thread(warm.warm, spec.target, sizes, mode=mode, progress=progress)
+        done = await asyncio.to_thread(warm.warm, spec.target, sizes, mode=spec.warm, progress=progress)
     except asyncio.CancelledError:
         is_stopped = True
         raise

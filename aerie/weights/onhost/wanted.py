@@ -69,16 +69,13 @@ class Place:
         """
         have = frozenset(sizes) if self.have is None else self.have
         have -= self.refused.keys()
-        ahead = {
-            path
-            for path, size in self.parts.items()
-            if path not in have | self.avoid | only_verified and _is_worth(size, own.get(path, 0), sizes[path])
-        }
+        ahead = {path for path, there in self.parts.items() if _is_worth(there, own.get(path, 0), sizes[path])}
+        ahead -= self.avoid | only_verified
         if not have and not ahead:
             return None
         return schedule.Source(
             name=self.name, is_origin=self.is_origin, have=have | ahead, active=self.active, failures=self.failures,
-            avoid=frozenset(self.avoid), size=sum(sizes[path] for path in have) + sum(self.parts.values()),
+            avoid=frozenset(self.avoid), size=sum(map(sizes.__getitem__, have)) + sum(self.parts.values()),
         )  # fmt: skip
 
 
