@@ -51,8 +51,12 @@ class Meter:
 
 @contextlib.contextmanager
 def opened() -> Iterator[Meter | None]:
-    """A meter, or None on a machine without the driver."""
-    pynvml = importlib.import_module("pynvml")
+    """A meter, or None on a machine without the driver, or in an environment without pynvml (an engine's for CPUs)."""
+    try:
+        pynvml = importlib.import_module("pynvml")
+    except ModuleNotFoundError:
+        yield None
+        return
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:

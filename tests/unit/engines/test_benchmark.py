@@ -352,6 +352,7 @@ def test_energy_is_that_of_the_servers_gpus(monkeypatch):
     assert meter.millijoules((0, 2, 3)) == {2: 2000, 3: 3000}
 
 
-def test_without_a_driver_there_is_no_meter():
+def test_without_pynvml_there_is_no_meter(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # as in the environment of an engine for CPUs
     with energy.opened() as meter:
-        assert meter is None or isinstance(meter, energy.Meter)
+        assert meter is None
