@@ -57,6 +57,8 @@ class _Stop(Exception):
 
 
 def _raise_stop(_number: int, _frame: FrameType | None) -> None:
+    # At once: a second SIGTERM on the heels of the first ended the guard itself, and left the tree behind.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise _Stop
 
 
@@ -83,7 +85,6 @@ def main(argv: list[str]) -> int:
             )
             status = program.wait()
     except _Stop:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if program:
             program.terminate()
             try:
