@@ -95,6 +95,7 @@ class Launch:
     """What to execute. flags: the part that is worth showing; host and port are added at the start.
 
     variables: what is set beyond the environment of whoever starts it. model: the name to ask for in requests.
+    gpus: how many it takes.
     """
 
     program: tuple[str, ...]
@@ -102,6 +103,7 @@ class Launch:
     variables: Mapping[str, str] = field(repr=False)
     model: str
     adapter: "Adapter" = field(repr=False)
+    gpus: int = 0
 
     @property
     def environment(self) -> dict[str, str]:

