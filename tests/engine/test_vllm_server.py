@@ -25,7 +25,7 @@ from aerie.paths import repository
 
 pytestmark = pytest.mark.engine
 
-ENGINE = Engine(name="vllm", max_model_len=512, max_num_seqs=8, kv_cache_gib=1, threads=1, ready_timeout_s=240, port=0)
+ENGINE = Engine(name="vllm", max_model_len=512, max_num_seqs=8, kv_cache_gib=1, threads=1, ready_timeout_s=600, port=0)
 # As the runbook would serve on this machine: MLA in bf16 with AMX, a Llama in fp32 where there is no bf16.
 SHAPE, _ = preflight.shape("auto", preflight.cpu().flags)
 DTYPE, _ = preflight.arithmetic(preflight.cpu().flags)
