@@ -2,11 +2,11 @@
 
     python benchmarks/builds.py [--most 3] [--repetitions 1] [--folder FOLDER]
 
-Real compiling units of flash-attn (a backward, a forward and a split one, head size 32, two types each) for sm_120,
-with nvcc 13.1 from wheels, through the builder as a host runs it: limit of memory, gate, compiler cache. Needs g++,
-ccache, a package index and, to enforce the limit, root. About 20 minutes of two quiet cores: the same units are
-compiled once with the jobs that `sizing` chooses here, and once with 1, 2 … `--most` jobs whatever memory there is; the
-gate holds those back that do not fit, as it would on a host. All begin without a cache but the second build.
+Four real compiling units of flash-attn (backward, forward, split; head size 32) for sm_120, with nvcc 13.1 from wheels,
+through the builder as a host runs it: limit of memory, gate, compiler cache. Needs g++, ccache, a package index and, to
+enforce the limit, root. About 10 minutes of two quiet cores: the same units are compiled once with the jobs that
+`sizing` chooses here, and once with 1, 2 … `--most` jobs whatever memory there is; the gate holds those back that do
+not fit, as it would on a host. All begin without a cache but the second build.
 """
 
 import argparse
@@ -29,9 +29,7 @@ from tests.engine import cuda_units  # noqa: E402
 
 FROM_CACHE = 10.0  # the first build's time is at least so many times the second's
 AGAINST_BEST = 1.15  # the chosen number of jobs takes at most so many times the best one
-UNITS = tuple(
-    f"flash_{kind}_hdim32_{dtype}_causal_sm80" for dtype in ("bf16", "fp16") for kind in ("bwd", "fwd", "fwd_split")
-)
+UNITS = (*cuda_units.UNITS, "flash_fwd_hdim32_fp16_causal_sm80")
 GB = 1e9
 
 
@@ -47,7 +45,7 @@ def main(most: int, repetitions: int, folder: Path) -> None:
         python = cuda_units.environment(scratch / "env")
         chosen = Request(
             package="flash-attn", version=cuda_units.FLASH, python=python, cuda_home=cuda_home.ensure(),
-            source=cuda_units.source(scratch, python, (), UNITS), architectures=("12.0",), jobs=sizing.jobs,
+            source=cuda_units.source(scratch, python, UNITS), architectures=("12.0",), jobs=sizing.jobs,
             nvcc_threads=sizing.nvcc_threads, budget_bytes=sizing.budget_bytes, unit_bytes=memory.bytes_per_thread,
             work=scratch / "work", out=scratch / "out",
         )  # fmt: skip

@@ -31,6 +31,8 @@ UNITS = (
     "flash_fwd_hdim32_bf16_causal_sm80",
     "flash_fwd_split_hdim32_bf16_causal_sm80",
 )
+# The package's own switches for what a library can do without. They halve the time, and not the memory.
+SWITCHES = tuple(f"-DFLASHATTENTION_DISABLE_{name}" for name in ("DROPOUT", "ALIBI", "SOFTCAP", "LOCAL", "UNEVEN_K"))
 # pip asks a source for its metadata before it hands it over, and setup.py imports these for that.
 ASKED_FOR = {
     "torch/__init__.py": f"__version__ = {TORCH!r}\n",
@@ -66,10 +68,10 @@ def environment(folder: Path) -> Path:
     return folder / "bin/python"
 
 
-def source(folder: Path, python: Path, switches: tuple[str, ...], units: tuple[str, ...] = UNITS) -> Source:
+def source(folder: Path, python: Path, units: tuple[str, ...] = UNITS) -> Source:
     """An archive of flash-attn's kernels, patched as the lock says, that builds these units to objects.
 
-    The flags are those of its setup.py, and of `switches`, which stand there as comments to be switched on.
+    The flags are those of its setup.py, and SWITCHES, which stand there as comments to be switched on.
     """
     patched = unpack(Source(path=_sdist(), sha256=FLASH_SHA256), folder / "unpacked")
     for path in sorted(PATCHES.glob("*.patch")):
@@ -78,8 +80,8 @@ def source(folder: Path, python: Path, switches: tuple[str, ...], units: tuple[s
     includes = ["csrc/flash_attn", "csrc/flash_attn/src", "csrc/cutlass/include"]
     includes += [str(torch / "include"), str(torch / "include/torch/csrc/api/include"), sysconfig.get_path("include")]
     setup = (patched / "setup.py").read_text()
-    assert [one for one in switches if f'# "{one}"' not in setup] == []
-    flags = [*(f"-I{one}" for one in includes), "--compiler-options", "'-fPIC'", *_flags(setup), *switches]
+    assert [one for one in SWITCHES if f'# "{one}"' not in setup] == []
+    flags = [*(f"-I{one}" for one in includes), "--compiler-options", "'-fPIC'", *_flags(setup), *SWITCHES]
     flags += ["-gencode", "arch=compute_120,code=sm_120", "--threads", "1"]
     (patched / "units.json").write_text(json.dumps({"flags": flags, "units": units}))
     (patched / "units_backend.py").write_text(BACKEND)

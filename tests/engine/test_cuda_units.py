@@ -13,8 +13,6 @@ from aerie.extensions.sizing import size
 from aerie.extensions.units import unit_memory
 
 pytestmark = pytest.mark.engine
-# The package's own switches for what a library can do without. They halve the time, and not the memory.
-SWITCHES = tuple(f"-DFLASHATTENTION_DISABLE_{name}" for name in ("DROPOUT", "ALIBI", "SOFTCAP", "LOCAL", "UNEVEN_K"))
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +24,7 @@ def request_(tmp_path_factory: pytest.TempPathFactory) -> Request:
     return Request(
         package="flash-attn",
         version=cuda_units.FLASH,
-        source=cuda_units.source(folder, python, SWITCHES),
+        source=cuda_units.source(folder, python),
         python=python,
         cuda_home=cuda_home.ensure(),
         architectures=("12.0",),
