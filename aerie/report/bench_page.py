@@ -24,7 +24,11 @@ def page(documents: Mapping[str, Mapping[str, Any]]) -> str:
         for name, document in documents.items()
         for row in document["rows"]
     ]
-    comparisons = [one for document in documents.values() for one in document["comparisons"]]
+    comparisons = [
+        {**one, "first": arms[name, one["first"]]["label"], "other": arms[name, one["other"]]["label"]}
+        for name, document in documents.items()
+        for one in document["comparisons"]
+    ]
     return (
         _environment()
         .get_template("bench.html")

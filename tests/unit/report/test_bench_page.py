@@ -68,6 +68,7 @@ def test_throughput_is_per_gpu_where_all_gpus_are_known(told):
 def test_several_documents_share_one_page(told):
     text = bench_page.page({"before": told, "after": deepcopy(told)})
     assert all(f"{name}: {arm}</th>" in text for name in ("before", "after") for arm in ("plain", "drafted"))
+    assert "<td>before: plain</td>" in text and "<td>after: plain</td>" in text  # what each was compared with
 
 
 def test_what_is_doubtful_is_on_top_and_failures_first(told):
