@@ -61,6 +61,10 @@ class Builds:
 
     def run(self, *sizes_mb: int) -> Result:
         """Build files that take so much each, within 400 MB, where 150 MB are expected of each."""
+        return Result.from_dict(BY_HAND.ask(self.host, self.prepare(*sizes_mb)))
+
+    def prepare(self, *sizes_mb: int) -> list[str]:
+        """Put all of it on the host; the arguments of a build by hand."""
         source = small.archive(self.folder, {f"{index}.cu": f"// {size}\n" for index, size in enumerate(sizes_mb)})
         request = Request(
             package="small", version="1.0", source=Source(path=Path(FOLDER, "source"), sha256=source.sha256),
@@ -77,7 +81,7 @@ class Builds:
                 tar.addfile(entry, io.BytesIO(content))
         done = self.lab_host.ssh(["sh", "-c", MAKE], stdin=packed.getvalue())
         assert done.returncode == 0, done.stderr
-        return Result.from_dict(BY_HAND.ask(self.host, [f"{FOLDER}/request.json", f"{FOLDER}/job"]))
+        return [f"{FOLDER}/request.json", f"{FOLDER}/job"]
 
 
 @pytest.fixture
@@ -108,3 +112,26 @@ def test_a_file_that_exceeds_the_budget_ends_the_build_and_nothing_else(builds: 
     assert error.where == "memory"
     assert said(builds.lab_host, "systemctl", "show", "--property=MainPID", "ssh") == before
     assert said(builds.lab_host, "systemctl", "list-units", "--plain", "--no-legend", "aerie-build-*") == ""
+
+
+def test_a_job_that_is_killed_takes_its_compilers_along(
+    builds: Builds, said: Said, eventually: Callable[[str, Callable[[], bool]], None]
+) -> None:
+    builds.run(10)  # so that the code is there
+    argv = [
+        "python3",
+        "-I",
+        "-S",
+        BY_HAND.folder,
+        *builds.prepare(*[10] * 800),
+    ]  # 100 s of compiling, where nobody ends it
+    said(builds.lab_host, "systemd-run", "--collect", "--unit=aerie-test-job", *argv)
+
+    def scopes() -> str:
+        return said(builds.lab_host, "systemctl", "list-units", "--plain", "--no-legend", "aerie-build-*")
+
+    eventually("the build has its scope", lambda: "running" in scopes())
+    eventually("it compiles", lambda: builds.lab_host.ssh(["pgrep", "-f", "cuda/bin/nvcc"]).returncode == 0)
+    said(builds.lab_host, "systemctl", "kill", "--signal=KILL", "aerie-test-job")
+    eventually("its scope is gone", lambda: scopes() == "")
+    assert builds.lab_host.ssh(["pgrep", "-f", "cuda/bin/nvcc"]).returncode == 1

@@ -118,7 +118,7 @@ def _counts_memory(group: Group) -> bool:
 @contextmanager
 def _scope(budget_bytes: int, name: str, root: Path) -> Iterator[Enclosure]:
     """A scope of systemd, held open by a process that waits for the end of its input."""
-    wanted = [f"MemoryMax={budget_bytes}", "MemorySwapMax=0", "MemoryAccounting=yes", *_oom_policy()]
+    wanted = [f"MemoryMax={budget_bytes}", "MemorySwapMax=0", "MemoryAccounting=yes", *_oom_policy(), *_bound(root)]
     argv = ["systemd-run", "--scope", "--quiet", "--collect", f"--unit={name}"]
     argv += [*(f"--property={one}" for one in wanted), "cat"]
     holder = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -143,6 +143,12 @@ def _oom_policy() -> list[str]:
     """A compiler that the kernel ends is run again, so the scope must outlive it. Before 253 every scope did."""
     said = subprocess.run(["systemd-run", "--version"], check=False, capture_output=True, text=True).stdout.split()
     return ["OOMPolicy=continue"] if len(said) > 1 and said[1].isdigit() and int(said[1]) >= 253 else []
+
+
+def _bound(root: Path) -> list[str]:
+    """To the service that this process is the job of: when that is killed, its compilers are, though not inside it."""
+    own = next(groups(root, "name=systemd"), None)
+    return [f"BindsTo={own.folder.name}", f"After={own.folder.name}"] if own and own.folder.suffix == ".service" else []
 
 
 def _group_of(holder: "subprocess.Popen[bytes]", name: str, root: Path) -> Group | None:
