@@ -42,11 +42,11 @@ class Switch:
             self._replace(new, old, old_slot)
         except Exception as error:  # whatever it was, what served before is to serve again
             return self._go_back(before, new, old, old_slot, _words(error), began)
+        change = self._change("switched", new, old, "", began)
+        state.write(before.after(change, live=self.to, previous=old_slot or before.previous))
         units.enable(unit_of(self.model, self.to), at_boot=True)
         if old_slot:
             units.enable(unit_of(self.model, old_slot), at_boot=False)
-        change = self._change("switched", new, old, "", began)
-        state.write(before.after(change, live=self.to, previous=old_slot or before.previous))
         if old and old_slot:
             self._retire(old, old_slot)
         return change
