@@ -425,6 +425,7 @@ class StagedModel:
     size_bytes: int
     missing: tuple[str, ...]  # of the manifest's
     unverified: tuple[str, ...]  # there, and never found right
+    extra: tuple[str, ...]  # there, and none of the manifest's
     changed: Mapping[str, str]  # by path, how it differs from what was verified: "has 12 bytes of 40"
     parts: Mapping[str, int]  # bytes on disk of files that were begun, by path
     is_busy: bool

@@ -37,6 +37,7 @@ def judge(case: Case) -> Iterator[Finding]:
         ("weights.manifest-mismatch", _mismatch, "the lock's manifest"),
         ("weights.incomplete", _incomplete, "every file there, and verified"),
         ("weights.changed", _changed, "the files that were verified"),
+        ("weights.extra-files", _extra, "the manifest's files alone"),
         ("weights.partials-left", _parts, "none, or a staging at work on them"),
     ):
         found = [(model, words) for model in models if (words := seen(model))]
@@ -100,6 +101,11 @@ def _incomplete(model: _Model) -> str:
 def _changed(model: _Model) -> str:
     there = _verified(model)
     return _several([f"{path} {words}" for path, words in there.changed.items()]) if there else ""
+
+
+def _extra(model: _Model) -> str:
+    there = _verified(model)
+    return _several(there.extra) if there else ""
 
 
 def _parts(model: _Model) -> str:

@@ -63,6 +63,7 @@ def _staged(target: str, record: dict[str, Any], root: str) -> dict[str, Any]:
         "size_bytes": sum(wanted.values()),
         "missing": sorted(wanted.keys() - there.keys()),
         "unverified": sorted(path for path in wanted if path in there and path not in stamps),
+        "extra": sorted(there.keys() - wanted.keys()) if manifest else [],
         "changed": {path: words for path, words in sorted(differing.items()) if words},
         "parts": _parts(os.path.join(folder, OWN, "parts")),
         "is_busy": _is_locked(os.path.join(folder, OWN, "lock"), root),

@@ -88,6 +88,11 @@ def test_the_content_of_every_file_is_as_the_manifest_says(verified: dict[str, S
     assert {name: dict(files) for name, files in wrong.items() if files} == {}
 
 
+@pytest.mark.finding("weights.extra-files")
+def test_no_other_files_lie_among_those_of_a_model(verified: dict[str, StagedModel]) -> None:
+    assert {name: list(model.extra) for name, model in verified.items() if model.extra} == {}
+
+
 @pytest.mark.finding("weights.partials-left")
 def test_no_part_of_a_file_is_left_lying(staged: dict[str, StagedModel]) -> None:
     assert {name: dict(model.parts) for name, model in staged.items() if model.parts and not model.is_busy} == {}

@@ -129,7 +129,8 @@ def staged(place: str = TARGET, **differs: Any) -> dict[str, Any]:
     """The model tiny as it is on a host that holds it, with what differs."""
     whole = {
         "model": "tiny", "manifest_sha256": PIN, "verified_at": "2026-11-30T05:00:00Z", "receipt_sha256": "d" * 64,
-        "files": 2, "size_bytes": 80, "missing": [], "unverified": [], "changed": {}, "parts": {}, "is_busy": False,
+        "files": 2, "size_bytes": 80, "missing": [], "unverified": [], "extra": [], "changed": {},
+        "parts": {}, "is_busy": False,
     }  # fmt: skip
     return {"weights/staged": {place: {**whole, **differs}}}
 
@@ -426,6 +427,8 @@ EXAMPLES: tuple[Example, ...] = (
     example("weights.changed", staged(changed={"b": "has 3 bytes of 40"}), "tiny: b has 3 bytes of 40", lock=REQUIRED),
     example("weights.changed", staged(changed={"b": "has 3 bytes of 40"}), "tiny: b has 3 bytes of 40", lock=TINY,
             name="not-required"),
+    example("weights.extra-files", staged(extra=["old/model-00001-of-00002.safetensors"]),
+            "tiny: old/model-00001-of-00002.safetensors", lock=REQUIRED),
     example("weights.partials-left", staged(parts={"b": 2 * 10**9, "c": 10**9}), "tiny: 2 of 3.0 GB", lock=REQUIRED),
     example("base.unknown", {"weights/staged": {TARGET: {"unknown": "no answer within 5 s"}}},
             f"weights.staged[{TARGET}] (no answer within 5 s)", lock=REQUIRED, name="weights-do-not-answer"),

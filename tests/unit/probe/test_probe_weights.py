@@ -56,7 +56,7 @@ def test_a_model_as_it_was_verified(host: Host) -> None:
     assert host.read() == {
         "model": "tiny", "manifest_sha256": hashlib.sha256(host.manifest).hexdigest(), "files": 2, "size_bytes": 42,
         "verified_at": "2026-11-30T05:00:00Z", "receipt_sha256": "e" * 64, "missing": [], "unverified": [],
-        "changed": {}, "parts": {}, "is_busy": False,
+        "extra": [], "changed": {}, "parts": {}, "is_busy": False,
     }  # fmt: skip
 
 
@@ -101,6 +101,11 @@ def test_missing_and_never_verified_files(host: Host) -> None:
     assert (host.read()["missing"], host.read()["unverified"]) == ([], ["sub/model.safetensors"])
     (host.target / "sub/model.safetensors").unlink()
     assert (host.read()["missing"], host.read()["unverified"]) == (["sub/model.safetensors"], [])
+
+
+def test_files_that_the_manifest_does_not_have(host: Host) -> None:
+    host.write(host.target / "sub/model-2.safetensors", b"of another model")
+    assert host.read()["extra"] == ["sub/model-2.safetensors"]
 
 
 def test_parts_and_the_staging_at_work_on_them(host: Host) -> None:
