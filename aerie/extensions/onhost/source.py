@@ -52,37 +52,42 @@ def apply(patch: Patch, folder: Path) -> tuple[str, ...]:
     """Apply a unified diff below the folder; the files that it changed.
 
     Every line it names must stand where it says, or AerieError tells the first that does not: a patch that nearly
-    fits was made for another source. Files are changed only, not made or removed.
+    fits was made for another source. Files are changed, or made where none of the name is ("--- /dev/null").
     """
     changed = {}
-    for name, hunks in _files(patch):
+    for name, is_new, hunks in _files(patch):
         file = folder / name
-        if ".." in Path(name).parts or not file.is_file():
+        if ".." in Path(name).parts or not (is_new or file.is_file()):
             _no(patch, f"no file {name} in the source", "the file that it changes")
+        if is_new and file.exists():
+            _no(patch, f"{name} in the source already", "no such file, for it makes one")
         # Kept byte for byte: another line end would be another file.
-        lines = file.read_bytes().decode("utf-8", "surrogateescape").splitlines(keepends=True)
+        text = "" if is_new else file.read_bytes().decode("utf-8", "surrogateescape")
+        lines = text.splitlines(keepends=True)
         changed[file] = "".join(_changed(patch, name, lines, hunks))
     for file, text in changed.items():
         file.write_bytes(text.encode("utf-8", "surrogateescape"))
     return tuple(str(file.relative_to(folder)) for file in changed)
 
 
-def _files(patch: Patch) -> Iterator[tuple[str, list[tuple[int, list[str]]]]]:
-    """(path, hunks as (first line, from 1; its lines)) for each file."""
-    name, hunks = "", list[tuple[int, list[str]]]()
+def _files(patch: Patch) -> Iterator[tuple[str, bool, list[tuple[int, list[str]]]]]:
+    """(path, is it a new file, hunks as (first line, from 1; its lines)) for each file."""
+    name, is_new, hunks = "", False, list[tuple[int, list[str]]]()
     rows = patch.text.splitlines(keepends=True)
     for number, row in enumerate(rows):
         if row.startswith("--- ") and number + 1 < len(rows) and rows[number + 1].startswith("+++ "):
             if name:
-                yield name, hunks
-            name, hunks = row[4:].split("\t")[0].strip().partition("/")[2], []
+                yield name, is_new, hunks
+            old, new = (one[4:].split("\t")[0].strip() for one in (row, rows[number + 1]))
+            is_new = old == "/dev/null"
+            name, hunks = (new if is_new else old).partition("/")[2], []
         elif match := _HUNK.match(row):
             hunks.append((int(match[1]), []))
         elif hunks and row[:1] in (" ", "+", "-") and not row.startswith("+++ "):
             hunks[-1][1].append(row)
     if not name or not hunks:
         _no(patch, "no changes", "a unified diff with --- a/FILE, +++ b/FILE and @@ lines")
-    yield name, hunks
+    yield name, is_new, hunks
 
 
 def _changed(patch: Patch, name: str, lines: list[str], hunks: list[tuple[int, list[str]]]) -> Iterator[str]:

@@ -63,6 +63,26 @@ def test_a_patch_that_does_not_fit_changes_nothing(folder: Path, text: str, seen
     assert (folder / "sub/file.txt").read_text() == TEXT
 
 
+NEW_FILE = """\
+Why this file.
+
+--- /dev/null
++++ b/sub/new.txt
+@@ -0,0 +1,2 @@
++one
++two
+"""
+
+
+def test_a_patch_makes_a_file_where_there_is_none(folder: Path) -> None:
+    assert apply(Patch(name="new.patch", text=NEW_FILE), folder) == ("sub/new.txt",)
+    assert (folder / "sub/new.txt").read_text() == "one\ntwo\n"
+    with pytest.raises(AerieError, match=r"sub/new.txt in the source already"):
+        apply(Patch(name="new.patch", text=NEW_FILE), folder)
+    with pytest.raises(AerieError, match=r"no file ../new.txt in the source"):
+        apply(Patch(name="new.patch", text=NEW_FILE.replace("b/sub", "b/..")), folder)
+
+
 def test_a_patch_that_is_applied_already_does_not_fit(folder: Path) -> None:
     apply(Patch(name="two.patch", text=TWO_HUNKS), folder)
     with pytest.raises(AerieError, match="line three"):
@@ -103,6 +123,6 @@ def test_every_shipped_patch_says_why_before_it_changes_anything() -> None:
     shipped = sorted((repository() / "roles/extensions/files/patches").glob("*/*/*.patch"))
     assert shipped
     for path in shipped:
-        why, mark, _ = path.read_text().partition("\n--- a/")
+        why, mark, _ = path.read_text().partition("\n--- ")
         assert mark, f"{path}: no diff"
         assert len(why.split()) > 10, f"{path}: no reason"
