@@ -8,6 +8,7 @@ from invoke import Collection
 
 from commands import bench, locks, weights
 from commands.changing import provision, rollback, upgrade
+from commands.engines import engines
 from commands.extensions import build
 from commands.hosts import plan, snapshot, verify
 from commands.project import docs, schema, test
@@ -17,6 +18,6 @@ from commands.staging import stage
 from lab.tasks import collection as lab
 
 namespace = Collection(
-    approve, build, docs, plan, provision, report, resume, rollback, runbook, runs, schema, serve, snapshot, stage,
-    test, upgrade, verify, bench.collection, lab, locks.collection, weights.collection,
+    approve, build, docs, engines, plan, provision, report, resume, rollback, runbook, runs, schema, serve, snapshot,
+    stage, test, upgrade, verify, bench.collection, lab, locks.collection, weights.collection,
 )  # fmt: skip

@@ -46,7 +46,9 @@ def check() -> None:
 
 
 def _stale() -> tuple[Page, ...]:
-    return tuple(page for kind in (_runbooks, _roles, _lock, _findings) for page in kind() if not page.is_current)
+    return tuple(
+        page for kind in (_runbooks, _roles, _lock, _findings, _engines) for page in kind() if not page.is_current
+    )
 
 
 def _runbooks() -> Iterator[Page]:
@@ -66,6 +68,12 @@ def _lock() -> Iterator[Page]:
     from .lock_docs import text
 
     yield Page(path=repository() / "docs" / "lock.md", text=text())
+
+
+def _engines() -> Iterator[Page]:
+    from .engine_docs import text
+
+    yield Page(path=repository() / "docs" / "engines.md", text=text())
 
 
 def _findings() -> Iterator[Page]:

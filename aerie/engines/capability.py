@@ -5,7 +5,7 @@ Everything here is pure but for reading the table, which is packaged.
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +24,7 @@ __all__ = [
     "Name",
     "Release",
     "Rule",
+    "Survey",
     "Table",
     "Verdict",
     "Wish",
@@ -31,6 +32,7 @@ __all__ = [
     "default_backend",
     "names",
     "require",
+    "survey",
     "table",
 ]
 
@@ -176,6 +178,23 @@ class Verdict:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """What one release can do with a model on a card, without a drafter and with one."""
+
+    plain: Verdict
+    drafted: Verdict
+
+    @property
+    def word(self) -> Literal["eagle3", "plain", "no"]:
+        """The most that it can."""
+        return "eagle3" if self.drafted.can_run else "plain" if self.plain.can_run else "no"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"can": self.word, "plain": self.plain.to_dict(), "eagle3": self.drafted.to_dict()}
+
+
 @cache
 def table() -> Table:
     """The packaged table."""
@@ -229,6 +248,21 @@ def require(wish: Wish) -> Verdict:
             remedy=" ".join(dict.fromkeys(remedy for _, remedy, _ in verdict.reasons)),
         )
     return verdict
+
+
+def survey(model: str, arch: str, engine: str = "") -> tuple[Survey, ...]:
+    """Every release of the table, the newest first: without a drafter and with one. engine: "" for all."""
+    if model not in (known := tuple(dict.fromkeys(table().models.values()))):
+        raise unknown_name("--for", model, known)
+    if engine and engine not in table().engines():
+        raise unknown_name("--engine", engine, table().engines())
+    wishes = [
+        Wish(engine=release.engine, version=release.version, arch=arch, model=model)
+        for release in reversed(table().releases)
+        if engine in ("", release.engine)
+    ]
+    drafting = frozenset({"eagle3"})
+    return tuple(Survey(plain=can_serve(wish), drafted=can_serve(replace(wish, doing=drafting))) for wish in wishes)
 
 
 def _speaks_of(rule: Rule, wish: Wish) -> bool:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,12 +16,12 @@ import pytest
 from aerie import environments
 from aerie.eagle3 import preflight
 from aerie.eagle3.profile import Engine
-from aerie.engines import bench, guard
+from aerie.engines import arguments, bench, guard
 from aerie.engines.adapter import Capture, Drafter, Forced, Served, adapter
 from aerie.engines.client import connect
 from aerie.engines.server import serve
 from aerie.engines.states import read_states
-from aerie.errors import AerieError
+from aerie.errors import AerieError, UsageError
 from aerie.paths import repository
 
 pytestmark = pytest.mark.engine
@@ -79,6 +80,17 @@ def servers(python, models, folder):
         assert len(trees) >= 2 * 3  # guard, front end, engine
         yield started
     assert [pid for pid in trees if psutil.pid_exists(pid)] == []
+
+
+def test_its_own_parser_takes_the_arguments_of_every_mode(python, models, folder):
+    subject = served(python, models)
+    capture = Capture(layers=(2, 3, 4, 6), directory=folder)
+    modes = {"base": None, "forced": forced(models, folder), "capture": capture}
+    launches = {name: VLLM.launch(subject, mode) for name, mode in modes.items()}
+    of_another = replace(launches["base"], flags=(*launches["base"].flags, "--cuda-graph-max-bs", "8"))
+    with pytest.raises(UsageError, match="arguments: 'of-another: .*--cuda-graph-max-bs") as raised:
+        arguments.check(launches | {"of-another": of_another}, python)
+    assert not any(name + ":" in str(raised.value.seen) for name in launches)
 
 
 def test_forced_lengths_are_exact_and_switch_on_one_server(servers, models, folder):

@@ -17,6 +17,7 @@ OF_GPUS_AT_WORK = {  # nor these: tests/unit/gpus
     "interconnect.peer-failed",
     "interconnect.peer-wrong-data",
 }
+OF_ENGINES_AT_WORK = {"engine.gpu-memory-held"}  # tests/unit/engines/test_sglang_server.py
 OF_EXTENSIONS_AT_WORK = {  # tests/unit/extensions/test_proof_of_extensions.py
     "extensions.import-failed",
     "extensions.kernel-failed",
@@ -46,7 +47,7 @@ def test_a_host_that_differs_in_one_thing_has_that_finding_and_only_that(example
 
 def test_every_finding_has_an_example():
     assert set(rows()) - {example.id for example in EXAMPLES} == (
-        OF_THE_PLAN | OF_CONTENT | OF_GPUS_AT_WORK | OF_EXTENSIONS_AT_WORK
+        OF_THE_PLAN | OF_CONTENT | OF_GPUS_AT_WORK | OF_EXTENSIONS_AT_WORK | OF_ENGINES_AT_WORK
     )
 
 
