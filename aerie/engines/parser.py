@@ -1,8 +1,9 @@
 """Reads command lines with an engine's own argument parser, in its environment. Run, not imported:
 
-    python -P parser.py ENGINE < LINES        LINES: JSON, a list of lists of arguments; answers on the last line of stdout
+    python -P parser.py ENGINE < LINES        LINES: JSON, a list of lists of arguments
 
-Standard library and the engine alone. No model is loaded and no GPU is asked; the import takes seconds.
+The answers are the last line of stdout: a list with null, or what the parser says. Standard library and the engine
+alone. No model is loaded and no GPU is asked; the import takes seconds.
 """
 
 import argparse

@@ -88,7 +88,7 @@ def test_its_own_parser_takes_the_arguments_of_every_mode(python, models, folder
     modes = {"base": None, "forced": forced(models, folder), "capture": capture}
     launches = {name: VLLM.launch(subject, mode) for name, mode in modes.items()}
     of_another = replace(launches["base"], flags=(*launches["base"].flags, "--cuda-graph-max-bs", "8"))
-    with pytest.raises(UsageError, match="arguments: 'of-another: .*--cuda-graph-max-bs") as raised:
+    with pytest.raises(UsageError, match=r"arguments: 'of-another: .*--cuda-graph-max-bs") as raised:
         arguments.check(launches | {"of-another": of_another}, python)
     assert not any(name + ":" in str(raised.value.seen) for name in launches)
 
