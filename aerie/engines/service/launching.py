@@ -21,6 +21,9 @@ ENVIRONMENTS = "/opt/aerie/environments"
 CACHE = "/srv/aerie/engine/cache"  # as the role's engine.env has it for the libraries'
 OVERHEAD_BYTES = 4 << 30  # of a CPU engine beside weights, keys and values: 2.6 GiB resident were measured, and spikes
 KEYS: Mapping[str, Key] = {"vllm": "environment", "sglang": "config"}
+# All ranks are on this host. Left alone, gloo listens on the address of an interface, for anybody on the network (13
+# ports, vLLM 0.32.0 on the processor); NCCL's bootstrap does the same by its documentation.
+ON_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 # What an adapter passes so that a measurement's second repetition does the work of its first.
 OF_MEASURING = ("--no-enable-prefix-caching", "--disable-radix-cache")
 
@@ -78,7 +81,7 @@ def service_of(
         engine=engine,
         version=version,
         program=(*launch.program, *_named(flags, model)),
-        environment=variables | ({"VLLM_CACHE_ROOT": f"{CACHE}/vllm"} if engine == "vllm" else {}),
+        environment=variables | ON_LOOPBACK | ({"VLLM_CACHE_ROOT": f"{CACHE}/vllm"} if engine == "vllm" else {}),
         key=KEYS[engine],
         weights=tuple(weights),
         gpus=gpus,

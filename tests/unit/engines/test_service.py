@@ -344,6 +344,7 @@ def test_a_service_on_the_processor_has_its_models_folder_name_and_memory() -> N
     assert flags["--model"] == "/srv/w/tiny" and flags["--served-model-name"] == "tiny"
     assert "/srv/w/d1" in flags["--speculative-config"] and flags["--dtype"] == "float32"
     assert "--no-enable-prefix-caching" not in service.program
+    assert service.environment["GLOO_SOCKET_IFNAME"] == service.environment["NCCL_SOCKET_IFNAME"] == "lo"
     assert service.environment["VLLM_CACHE_ROOT"] == "/srv/aerie/engine/cache/vllm"
     assert (service.beside_bytes, service.draft_counter) == (8 << 30, "vllm:spec_decode_num_drafts_total")
     assert (service.front, service.port, service.drafter) == ("127.0.0.1:8100", 8101, "d1")
