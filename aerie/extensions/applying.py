@@ -94,14 +94,10 @@ class Outcome:
 
 
 def bring(plan: BuildPlan, *, forks: int = 16, listener: Listener = lambda row, note: None) -> Outcome:
-    """Do it. Of hosts that need the same build the first one builds, and the others install what it made."""
+    """Do it: first what can be done at once, then the hosts that install what another one has built by then."""
     began = time.monotonic()
-    first: dict[str, Row] = {}
-    for row in plan.at_work:
-        if row.decision and row.decision.action is Action.BUILD and row.decision.build:
-            first.setdefault(row.decision.build.key.digest, row)
-    later = [row for row in plan.at_work if _is_build(row) and not any(row is one for one in first.values())]
-    now = [row for row in plan.rows if not any(row is one for one in later)]
+    later = [row for row in plan.rows if row.decision and row.decision.action is Action.AFTER]
+    now = [row for row in plan.rows if not (row.decision and row.decision.action is Action.AFTER)]
     done: dict[tuple[str, str], HostResult] = {}
     with ThreadPoolExecutor(max_workers=max(1, min(forks, len(plan.rows)))) as pool:
         for rows, work in ((now, _bring), (later, _bring_again)):
@@ -119,8 +115,8 @@ def _bring_again(row: Row, listener: Listener) -> HostResult:
     """After another host built: the wheel is in the controller's store now, unless that build failed."""
     (probed,) = remote.probe_all((row.host,)).values()
     fresh = plans.look(row, probed)
-    if _is_build(fresh):
-        error = "the host that was to build its wheel did not; ./invoke build again"
+    if fresh.decision and fresh.decision.action not in (Action.INSTALL, Action.NOTHING):
+        error = "the host that was to build its wheel did not. Mend what it says, then ./invoke build again"
         return _result(fresh, State.FAILED, error=error)
     return _bring(fresh, listener)
 
@@ -234,6 +230,7 @@ def _spec(row: Row, listener: Listener) -> dict[str, Any]:
         "unused": list(package.unused),
         "store": settings.store,
         "digest": digest,
+        "rebuild": is_build and row.is_rebuild,
         "sent": _send(row, wheel, listener) if wheel and not is_build and wheel.where == plans.OWN else None,
         "wheel": locked.model_dump() if locked and not is_build else None,
         "source": package.source.model_dump() if is_build and package.source else None,
@@ -289,6 +286,8 @@ def _keep(row: Row) -> None:
         statement = json.loads(told.read_bytes())
         wheel = Path(scratch, store.of_statement(Path(scratch), statement).wheel.name)
         transfer.fetch(row.host, f"{folder}/{wheel.name}", wheel, sudo=True)
+        if row.is_rebuild:
+            store.set_aside(plans.controller_store(), digest)
         store.add(plans.controller_store(), digest, wheel, statement)
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from aerie.errors import AerieError
 from aerie.extensions import contents, environment, install, receipt, store
+from aerie.extensions.contents import Contents
 from aerie.extensions.environment import Environment
 from aerie.extensions.fetching import fetch
 from aerie.extensions.onhost.build import build
@@ -62,13 +63,11 @@ def _bring(spec: Spec, folder: Path, found: dict[str, Any]) -> None:
         )  # fmt: skip
     entry = _entry(spec, there, folder, found)
     found["digest"] = entry.digest
-    if problems := contents.against(entry.contents, spec["capabilities"], spec["unused"]):
+    try:
+        _require_code(entry.wheel.name, entry.contents, spec, "Lock another wheel, or its source to build it.")
+    except AerieError:
         found["state"] = "unfit"  # read and kept, so that the next look decides with it
-        raise AerieError(
-            entry.wheel.name, seen="; ".join(problems),
-            expected=f"device code for {', '.join(map(contents.sm, spec['capabilities']))}",
-            remedy="Nothing was installed. Lock another wheel, or its source to build it.",
-        )  # fmt: skip
+        raise
     _tell(folder, f"installing {entry.wheel.name} into {there.name}")
     found["record"] = install.install(
         entry, there, module=spec["module"], torch=spec["torch"], capabilities=spec["capabilities"],
@@ -76,11 +75,22 @@ def _bring(spec: Spec, folder: Path, found: dict[str, Any]) -> None:
     )  # fmt: skip
 
 
+def _require_code(name: str, held: Contents, spec: Spec, remedy: str) -> None:
+    if problems := contents.against(held, spec["capabilities"], spec["unused"]):
+        raise AerieError(
+            name, seen="; ".join(problems),
+            expected=f"device code for {', '.join(map(contents.sm, spec['capabilities']))}",
+            remedy=f"Nothing was installed. {remedy}",
+        )  # fmt: skip
+
+
 def _entry(spec: Spec, there: Environment, folder: Path, found: dict[str, Any]) -> Entry:
     """The wheel of the job in the store; one that is damaged is made again where it can be."""
     place = Path(spec["store"])
     make: Callable[[Spec, Environment, Path, dict[str, Any]], Entry] | None
     make = _build if spec["build"] else _fetch if spec["wheel"] else _take if spec["sent"] else None
+    if spec["rebuild"]:
+        store.set_aside(place, spec["digest"])
     try:
         entry = store.find(place, spec["digest"])
         if entry is not None:
@@ -144,6 +154,8 @@ def _build(spec: Spec, there: Environment, folder: Path, found: dict[str, Any]) 
         origin={"uri": source["uri"], "sha256": source["sha256"]},
         build=_figures(result.to_dict()) | {"jobs": asked["jobs"], "patches": _names(asked["patches"])},
     )  # fmt: skip
+    held = contents.parse(told["predicate"]["contents"])
+    _require_code(result.wheel.name, held, spec, "Its build does not take the architectures from where it was told.")
     entry = store.add(Path(spec["store"]), spec["digest"], result.wheel, told)
     result.wheel.unlink()
     return entry

@@ -30,6 +30,7 @@ class Action(StrEnum):
     NOTHING = "nothing"
     INSTALL = "install"
     BUILD = "build"
+    AFTER = "after"  # install what another host of the same plan builds
     REFUSED = "refused"  # nothing can be done before a person acted
 
 

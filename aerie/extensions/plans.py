@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -35,7 +35,7 @@ UNMEASURED_BYTES = 6_656_000_000
 class Row:
     """One package on one host. decision: None where the host could not be asked: error says why.
 
-    job: "running" where an earlier command's job is at work, which is attached to.
+    job: "running" where an earlier command's job is at work, which is attached to. is_rebuild: a build was asked for.
     """
 
     host: Host
@@ -45,6 +45,7 @@ class Row:
     target: Target | None = None
     capabilities: tuple[str, ...] = ()
     job: str = "none"
+    is_rebuild: bool = False
     damaged: tuple[str, ...] = ()
     error: str = ""
     is_unreachable: bool = False
@@ -93,7 +94,8 @@ class BuildPlan:
     @property
     def at_work(self) -> tuple[Row, ...]:
         """Where something is to be done."""
-        return tuple(row for row in self.rows if row.decision and row.decision.action in (Action.INSTALL, Action.BUILD))
+        idle = (Action.NOTHING, Action.REFUSED)
+        return tuple(row for row in self.rows if row.decision and row.decision.action not in idle)
 
     @property
     def exit_code(self) -> int:
@@ -131,7 +133,24 @@ def prepare(
     probed = remote.probe_all(tuple(hosts), forks=forks)
     with ThreadPoolExecutor(max_workers=max(1, min(forks, len(rows)))) as pool:
         done = pool.map(lambda row: look(row, probed[row.host.name], rebuild=rebuild), rows)
-        return BuildPlan(rows=tuple(done), rebuild=rebuild)
+        return BuildPlan(rows=tuple(_once(list(done))), rebuild=rebuild)
+
+
+def _once(rows: Sequence[Row]) -> Iterator[Row]:
+    """Of hosts that need the same build only the first one builds; what the others lack for a build is no matter."""
+    first: dict[str, Row] = {}
+    for row in rows:
+        if row.decision and row.decision.action is Action.BUILD and row.decision.build:
+            first.setdefault(row.decision.build.key.digest, row)
+    for row in rows:
+        found = row.decision
+        builder = first.get(found.build.key.digest) if found and found.build else None
+        if found is None or builder in (None, row) or found.action not in (Action.BUILD, Action.REFUSED):
+            yield row
+            continue
+        assert builder is not None, "it is one of them"
+        reason = f"{builder.host.name} builds the same, and this host installs it"
+        yield replace(row, decision=replace(found, action=Action.AFTER, reasons=(reason, *found.reasons)))
 
 
 def _wanted(lock: Lock, names: Sequence[str]) -> list[Extension]:
@@ -172,12 +191,14 @@ def look(row: Row, probed: Any, *, rebuild: bool = False) -> Row:
     except AerieError as error:
         return replace(row, error=str(error))
     decision = decide.decide(package, target, capabilities, candidates, installed, build, rebuild=rebuild)
+    reasons = tuple(one.replace("HOST", row.host.name) for one in decision.reasons)
     return replace(
         row,
-        decision=decision,
+        decision=replace(decision, reasons=reasons),
         target=target,
         capabilities=capabilities,
         job=answer["job"],
+        is_rebuild=rebuild,
         damaged=tuple(answer["damaged"]),
         error="",
     )
@@ -203,7 +224,7 @@ def _target(package: Extension, told: Mapping[str, Any] | None) -> Target:
             where,
             seen="not there",
             expected=f"the environment that {package.name} belongs to",
-            remedy="Lock it in [[python.environments]], then ./invoke provision --host HOST --layer python.",
+            remedy="Lock it in [[python.environments]], then ./invoke provision --layer python.",
         )
     if "no_torch" in told or not told["cuda"]:
         seen = told.get("no_torch") or f"torch {told['torch']} without CUDA"

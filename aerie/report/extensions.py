@@ -19,8 +19,8 @@ __all__ = ["json_lines", "lines", "outcome_view", "plan_view"]
 
 HEARTBEAT_S = 30.0
 STYLES = {
-    "nothing": "green", "install": "bold", "build": "bold", "refused": "bold red", "unreachable": "bold red",
-    "unknown": "bold red", "done": "green", "unchanged": "green", "failed": "bold red",
+    "nothing": "green", "install": "bold", "build": "bold", "after": "bold", "refused": "bold red",
+    "unreachable": "bold red", "unknown": "bold red", "done": "green", "unchanged": "green", "failed": "bold red",
 }  # fmt: skip
 
 
@@ -98,10 +98,11 @@ def _add_build(text: Text, made: Build, *, only_if: bool) -> None:
     about = (
         f"about {duration(made.estimate.seconds)} ({made.estimate.basis})" if made.estimate else "time not known yet"
     )
-    text.append(
-        f"\n  {'would build where it has no code' if only_if else 'build'}: {sizing.jobs} jobs x {sizing.nvcc_threads} "
-        f"nvcc threads, {size(sizing.memory_bytes)} at most of {size(sizing.budget_bytes)}, {about}"
-    )
+    jobs = f"{sizing.jobs} job{'s' * (sizing.jobs > 1)}"
+    threads = f"{sizing.nvcc_threads} nvcc thread{'s' * (sizing.nvcc_threads > 1)}"
+    memory = f"{size(sizing.memory_bytes)} at most of {size(sizing.budget_bytes)}"
+    head = "would build where it has no code" if only_if else "build"
+    text.append(f"\n  {head}: {jobs} of {threads}, {memory}, {about}")
     for reason in sizing.reasons:
         text.append(f"\n    {reason}")
     for warning in sizing.warnings:

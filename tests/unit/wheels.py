@@ -2,6 +2,8 @@
 
 import base64
 import hashlib
+import io
+import tarfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -66,3 +68,48 @@ def torch_wheel(folder: Path, version: str = "2.14.1", cuda: str = "13.0") -> Pa
 
 def _digest(data: bytes) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+
+
+# Compiles its only file by the compiler that the build names, as torch's own build does, and takes its device code from
+# where it lies: a real one needs CUDA.
+BACKEND = """\
+import base64, hashlib, os, pathlib, subprocess, zipfile
+
+def build_wheel(out, config_settings=None, metadata_directory=None):
+    here = pathlib.Path.cwd()
+    argv = [os.environ["PYTORCH_NVCC"], "-O2", "-c", str(here / "ops.cu"), "-o", str(here / "ops.o")]
+    subprocess.run(argv, check=True)
+    info = "tinybuilt-1.0.dist-info"
+    held = {
+        "tinybuilt/__init__.py": b"is_loaded = True\\n",
+        "tinybuilt/ops.so": (here / "ops.fatbin").read_bytes(),
+        info + "/METADATA": b"Metadata-Version: 2.1\\nName: tinybuilt\\nVersion: 1.0\\n",
+        info + "/WHEEL": b"Wheel-Version: 1.0\\nGenerator: t\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+    }
+    digest = lambda data: base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+    rows = "".join(f"{path},sha256={digest(data)},{len(data)}\\n" for path, data in held.items())
+    held[info + "/RECORD"] = (rows + info + "/RECORD,,\\n").encode()
+    name = "tinybuilt-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(pathlib.Path(out, name), "w") as wheel:
+        for path, data in held.items():
+            wheel.writestr(path, data)
+    return name
+"""
+PYPROJECT = '[build-system]\nrequires = []\nbuild-backend = "tiny_backend"\nbackend-path = ["."]\n'
+
+
+def cuda_source(folder: Path, library: str = "targets.fatbin") -> Path:
+    """A source distribution, tinybuilt 1.0, whose build compiles one file and gives a wheel with this device code."""
+    files = {
+        "pyproject.toml": PYPROJECT.encode(),
+        "tiny_backend.py": BACKEND.encode(),
+        "ops.cu": b"int answer() { return 42; }\n",
+        "ops.fatbin": (DEVICE_CODE / library).read_bytes(),
+    }
+    path = folder / "tinybuilt-1.0.tar.gz"
+    with tarfile.open(path, "w:gz") as tar:
+        for name, data in files.items():
+            entry = tarfile.TarInfo(f"tinybuilt-1.0/{name}")
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+    return path
