@@ -200,16 +200,19 @@ def test_a_killed_worker_ends_the_unit_and_it_is_started_again(
     said: Said,
     eventually: Callable[..., None],
 ) -> None:
+    show = ["systemctl", "show", "--property=MainPID", "--value", "aerie-engine-tiny-blue"]
+    before = said(host, *show)
     said(host, "pkill", "-9", "-f", "^VLLM::EngineCore")
 
-    def properties() -> str:
-        show = ["systemctl", "show", "--property=NRestarts,ActiveState", "--value", "aerie-engine-tiny-blue"]
-        return said(host, *show)
+    def is_new() -> bool:
+        state = host.ssh(["systemctl", "is-active", "--quiet", "aerie-engine-tiny-blue"])
+        return state.returncode == 0 and said(host, *show) != before
 
-    eventually("the engine is up again", lambda: sorted(properties().split()) == ["1", "active"], within_s=READY_S)
+    eventually("a new engine that generates", is_new, within_s=READY_S)
     assert generated(host) == "200"
+    # By systemd, which counts it, or by the watchdog, which starts the unit anew: who comes first.
     failed = [finding for finding, outcome in verified(call, host).items() if outcome == "failed"]
-    assert failed == ["engine.restarting"]
+    assert failed in ([], ["engine.restarting"])
 
 
 def test_a_drafter_that_fails_leaves_the_one_before_serving(
