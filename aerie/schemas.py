@@ -13,7 +13,7 @@ from .snapshot import Snapshot
 from .verification import HostState as VerificationState
 from .verification import Outcome
 
-__all__ = ["NAMES", "PlanDocument", "VerificationDocument", "json_schema"]
+__all__ = ["NAMES", "BuildPlanDocument", "PlanDocument", "VerificationDocument", "json_schema"]
 
 Layer = Annotated[
     str, Field(description="base, kernel, driver, interconnect, cuda, python, extensions, storage, weights or engine")
@@ -118,7 +118,69 @@ class VerificationDocument(_Part):
     wall_s: float
 
 
-NAMES: dict[str, Any] = {"lock": Lock, "plan": PlanDocument, "snapshot": Snapshot, "verify": VerificationDocument}
+class EstimateDocument(_Part):
+    """How long a build takes, and where that is known from."""
+
+    seconds: float
+    basis: str
+
+
+class WheelDocument(_Part):
+    """The wheel that is to be installed."""
+
+    name: str
+    where: str = Field(description="whose it is: a store's, or the lock's")
+    is_read: bool = Field(description="its device code was read; else the host reads it before it installs")
+
+
+class SizedBuildDocument(_Part):
+    """A build as it would run."""
+
+    digest: str = Field(description="of all that decides what comes out: its place in the store")
+    nvcc: str | None
+    jobs: int
+    nvcc_threads: int
+    memory_bytes: int = Field(description="the most that so many compilers take at once")
+    budget_bytes: int = Field(description="what they may take, enforced")
+    reasons: list[str]
+    warnings: list[str]
+    estimate: EstimateDocument | None = Field(description="null where nobody measured it")
+
+
+class BuildRowDocument(_Part):
+    """One package on one host."""
+
+    host: str
+    package: str
+    version: str
+    environment: str
+    action: Literal["nothing", "install", "build", "after", "refused", "unreachable", "unknown"] = Field(
+        description="after: installs what another host of the plan builds; refused: a person must act first"
+    )
+    reasons: list[str]
+    architectures: list[str] = Field(description="compute capabilities of the host's GPUs, by NVML")
+    wheel: WheelDocument | None
+    build: SizedBuildDocument | None
+    builds_where_unfit: bool = Field(description="a wheel that turns out to lack code is followed by a build")
+    job: str = Field(description="running: an earlier command's job, which is attached to")
+    damaged: list[str] = Field(description="entries of the host's store that nothing is installed from")
+    error: str
+
+
+class BuildPlanDocument(_Part):
+    """What `build --plan --json` prints."""
+
+    schema_: Literal["aerie.build-plan/1"] = Field(alias="schema")
+    rows: list[BuildRowDocument]
+
+
+NAMES: dict[str, Any] = {
+    "build-plan": BuildPlanDocument,
+    "lock": Lock,
+    "plan": PlanDocument,
+    "snapshot": Snapshot,
+    "verify": VerificationDocument,
+}
 
 
 def json_schema(name: str) -> dict[str, Any]:
