@@ -8,7 +8,7 @@ from typing import Any
 
 from .reading import join, names, optional, program, reading, text
 
-__all__ = ["services"]
+__all__ = ["limits", "parse", "service", "services", "unit_of"]
 
 STATE = "/var/lib/aerie/engine"  # one file a model, of which slot is live
 CONFIGURATION = "/etc/aerie/engine"

@@ -15,7 +15,7 @@ from aerie.lock import EngineModel, Lock
 
 from .onhost.definition import Key, Service, Weights
 
-__all__ = ["CACHE", "environment_of", "service_of"]
+__all__ = ["CACHE", "KEYS", "environment_of", "missing", "service_of"]
 
 ENVIRONMENTS = "/opt/aerie/environments"
 CACHE = "/srv/aerie/engine/cache"  # as the role's engine.env has it for the libraries'
@@ -51,16 +51,7 @@ def service_of(
     to serve wrongly, or not at all.
     """
     settings = lock.engine.models.get(model, EngineModel())
-    values = Engine(
-        name=engine,
-        max_model_len=settings.max_model_len,
-        max_num_seqs=settings.max_num_seqs,
-        kv_cache_gib=settings.kv_cache_gib,
-        threads=settings.threads,
-        ready_timeout_s=settings.ready_timeout_s,
-        port=0,
-        gpus=Gpus(tensor_parallel=gpus, memory_fraction=settings.memory_fraction) if gpus else None,
-    )
+    values = _values(engine, settings, gpus)
     mode = Drafter(path=Path(weights[1].folder), tokens=settings.draft_tokens) if len(weights) > 1 else None
     with tempfile.TemporaryDirectory() as folder:  # the adapter reads config.json where the model lies, here
         Path(folder, "config.json").write_text(json.dumps(config))
@@ -90,6 +81,20 @@ def service_of(
         port=settings.port + 1,
         beside_bytes=0 if gpus else 2 * size_bytes + (settings.kv_cache_gib << 30) + OVERHEAD_BYTES,
         ready_timeout_s=settings.ready_timeout_s,
+    )
+
+
+def _values(engine: str, settings: EngineModel, gpus: int) -> Engine:
+    """What the adapter takes of the lock's table."""
+    return Engine(
+        name=engine,
+        max_model_len=settings.max_model_len,
+        max_num_seqs=settings.max_num_seqs,
+        kv_cache_gib=settings.kv_cache_gib,
+        threads=settings.threads,
+        ready_timeout_s=settings.ready_timeout_s,
+        port=0,
+        gpus=Gpus(tensor_parallel=gpus, memory_fraction=settings.memory_fraction) if gpus else None,
     )
 
 

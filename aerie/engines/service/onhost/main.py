@@ -29,7 +29,7 @@ from .switch import Switch
 __all__ = ["main"]
 
 
-class Stopped(Exception):
+class _Stopped(Exception):
     """Somebody asked the change to end."""
 
 
@@ -68,7 +68,7 @@ def _switch(spec: Path, folder: Path) -> int:
     told = json.loads(spec.read_bytes())
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
-        raise Stopped("it was asked to end")
+        raise _Stopped("it was asked to end")
 
     def say(phase: str) -> None:
         sys.stdout.write(f"{state.now()} {phase}\n")
