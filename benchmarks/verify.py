@@ -13,8 +13,8 @@ wanted and was reached only with some distance to the host. Of ours some 1.2 s w
 tests and most of the rest imports.
 
 After that, starts became leaner, and what results need is imported while the host works: processor time until the host
-is connected went from 0.46 to 0.37 s, between its answer and the tests from 0.021 to 0.002 s (least of 5 each, at a load
-of 28, which makes them larger). The ratio has not been measured at rest since.
+is connected went from 0.46 to 0.37 s, between its answer and the tests from 0.021 to 0.002 s (least of 5 each, at a
+load of 28, which makes them larger). The ratio has not been measured at rest since.
 """
 
 import json
