@@ -5,7 +5,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,12 @@ from typing import Any
 from aerie import remote
 from aerie.errors import AerieError
 from aerie.remote import transfer
+from aerie.snapshot import Snapshot, Unknown
 
-from . import plans, store
+from . import plans, proof, store
 from .bringing import SPEC
 from .decide import Action, Build, Candidate
+from .onhost.proofs import MODULES
 from .onhost.request import REQUEST
 from .plans import BuildPlan, Row
 from .shipping import HOSTJOB
@@ -43,7 +45,11 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostResult:
-    """One package on one host. action: what was done. build: the figures of a build (aerie.built/1), else None."""
+    """One package on one host. action: what was done. build: the figures of a build (aerie.built/1), else None.
+
+    proof: what its kernels did on the host's GPUs (aerie.proof/1); None where it was not installed anew, where the host
+    has no GPU that answers, and for packages that nobody wrote a proof of.
+    """
 
     host: str
     package: str
@@ -57,6 +63,7 @@ class HostResult:
     wheel_sha256: str = ""
     replaced: str = ""
     build: Mapping[str, Any] | None = None
+    proof: Mapping[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As `build --json` has it."""
@@ -73,6 +80,7 @@ class HostResult:
             "wheel_sha256": self.wheel_sha256,
             "replaced": self.replaced,
             "build": self.build and dict(self.build),
+            "proof": self.proof and dict(self.proof),
         }
 
 
@@ -135,11 +143,30 @@ def _bring(row: Row, listener: Listener) -> HostResult:
             if result.build is not None and result.state is State.DONE:
                 listener(row, "keeping its wheel for other hosts")
                 _keep(row)
-            return result
+        return _proven(row, result, listener) if result.state is State.DONE else result
     except remote.Unreachable as error:
         return _result(row, State.UNREACHABLE, error=str(error))
     except AerieError as error:
         return _result(row, State.FAILED, error=str(error))
+
+
+def _proven(row: Row, result: HostResult, listener: Listener) -> HostResult:
+    """The result with the proof of what was installed; failed where a GPU does not do with it what it should."""
+    if row.package.name not in MODULES:
+        return result
+    (probed,) = remote.probe_all((row.host,)).values()
+    if not isinstance(probed, Snapshot):
+        raise probed
+    gpus = () if isinstance(probed.gpus, Unknown) else tuple(gpu for gpu in probed.gpus if not gpu.error)
+    if not gpus:
+        return result
+    listener(row, "launching its kernels on every GPU")
+    python = f"/opt/aerie/environments/{row.package.environment}/bin/python"
+    found = proof.prove(row.host, package=row.package.name, python=python, gpus=gpus)
+    if found.is_proven:
+        return replace(result, proof=found.to_dict())
+    error = "; ".join(f"{one.finding}: {one.seen}, expected {one.expected}" for one in found.shortfalls)
+    return replace(result, proof=found.to_dict(), state=State.FAILED, error=f"installed, but {error}")
 
 
 def _job(row: Row, session: remote.Session, listener: Listener) -> HostResult:

@@ -116,6 +116,8 @@ def _ended(one: HostResult) -> Text:
     if one.state is State.DONE:
         how = "built and installed" if one.build else "installed"
         text.append(f": {how} {one.wheel} in {duration(one.seconds)}, with device code read and imported")
+    if one.state is State.DONE and one.proof:
+        text.append(f"\n  {len(one.proof['launches'])} launches agree with plain torch, GPUs: {len(one.proof['gpus'])}")
     if one.build:
         text.append(
             f"\n  {one.build['units_compiled']} files compiled, {one.build['units_cached']} from the cache, "

@@ -6,17 +6,20 @@ import json
 import subprocess
 import sys
 import tarfile
+import types
 import venv
 from pathlib import Path
 
 import pytest
 
 from aerie.errors import AerieError, UsageError
-from aerie.extensions import proof
+from aerie.extensions import applying, proof
 from aerie.extensions.onhost import prove as proving
 from aerie.extensions.onhost.evidence import Gpu, Launch, Proof, Request, Shortfall
 from aerie.extensions.onhost.proofs import MODULES
+from aerie.report.extensions import outcome_view
 from tests.hosts import test_extensions
+from tests.snapshots import healthy
 
 FILES = Path(__file__).parent / "device_code"
 RECIPE = "tests.unit.extensions.proof_recipe"
@@ -234,3 +237,37 @@ def test_a_proven_extension_passes_the_tests_of_its_host():
 @pytest.mark.parametrize("finding", ["extensions.import-failed", "extensions.kernel-failed", "extensions.wrong-result"])
 def test_a_shortfall_fails_the_test_of_its_finding_and_no_other(finding):
     assert failed(of(Shortfall(finding=finding, seen="this", expected="that"))) == {finding}
+
+
+def built(package, found, monkeypatch, probed):
+    """The end of `invoke build` for a package that was installed a moment ago."""
+    asked = []
+    monkeypatch.setattr(applying.remote, "probe_all", lambda hosts: {"gpu01": probed})
+    monkeypatch.setattr(applying.proof, "prove", lambda host, **what: asked.append(what) or found)
+    row = types.SimpleNamespace(host="gpu01", package=types.SimpleNamespace(name=package, environment="serve"))
+    done = applying.HostResult(
+        host="gpu01", package=package, version="1.2", state=applying.State.DONE, action="install", wheel="it.whl"
+    )
+    return applying._proven(row, done, lambda row, note: None), asked
+
+
+def test_a_build_ends_with_the_proof_on_every_gpu_of_the_host(monkeypatch):
+    result, (asked,) = built("flash-attn", of(), monkeypatch, healthy())
+    assert (result.state, result.proof) == ("done", of().to_dict())
+    assert asked["python"] == "/opt/aerie/environments/serve/bin/python"
+    assert asked["gpus"] == healthy().gpus
+    view = str(outcome_view(applying.Outcome(results=(result,), wall_s=1.0)).renderables[0])
+    assert "1 launches agree with plain torch, GPUs: 1" in view
+
+
+def test_a_build_whose_proof_fails_has_failed(monkeypatch):
+    short = Shortfall(finding="extensions.wrong-result", seen="error 0.5", expected="0.01 at most")
+    result, _ = built("flash-attn", of(short), monkeypatch, healthy())
+    assert (result.state, result.error) == (
+        "failed", "installed, but extensions.wrong-result: error 0.5, expected 0.01 at most",
+    )  # fmt: skip
+
+
+def test_a_build_of_what_nobody_wrote_a_proof_of_ends_without(monkeypatch):
+    result, asked = built("xformers", of(), monkeypatch, healthy())
+    assert (result.state, result.proof, asked) == ("done", None, [])
