@@ -48,7 +48,7 @@ def build(
     _agree(made, inventory, only_plan=plan or c.config.run.dry, yes=yes, no_input=no_input, json=json)
     listener = views.json_lines(sys.stdout) if json else views.lines(console_on(sys.stderr).print)
     outcome = applying.bring(made, forks=forks, listener=listener)
-    show(views.outcome_view(outcome), outcome.to_dict(), json=json)
+    show(views.outcome_view(outcome, inventory), outcome.to_dict(), json=json)
     end_with(outcome.exit_code)
 
 

@@ -35,8 +35,8 @@ def plan_view(plan: BuildPlan, inventory: str = "", *, with_next: bool = True) -
     return Group(*parts)
 
 
-def outcome_view(outcome: Outcome) -> RenderableType:
-    """How it ended for each package on each host."""
+def outcome_view(outcome: Outcome, inventory: str = "") -> RenderableType:
+    """How it ended for each package on each host; the last line is the next command."""
     parts = [_ended(one) for one in outcome.results]
     counts = {state: sum(one.state is state for one in outcome.results) for state in State}
     totals = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
@@ -44,6 +44,11 @@ def outcome_view(outcome: Outcome) -> RenderableType:
     bad = [one.host for one in outcome.results if one.state in (State.FAILED, State.UNREACHABLE)]
     if bad:
         parts.append(Text("next: mend what it says, then the same command again: it goes on from what is there"))
+    else:
+        hosts = ",".join(dict.fromkeys(one.host for one in outcome.results))
+        words = ["./invoke", "verify", "--host", hosts, "--layer", "extensions", "--deep"]
+        words += ["--inventory", inventory] if inventory else []
+        parts.append(Text(f"next: {shlex.join(words)}   launches kernels on every GPU"))
     return Group(*parts)
 
 

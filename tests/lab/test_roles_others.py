@@ -25,7 +25,7 @@ def unchanged(host: LabHost, layer: str, **variables: Any) -> None:
     assert (again.state, again.error, again.changed) == ("ok", "", 0)
 
 
-@pytest.mark.parametrize("layer", ["kernel", "python", "storage", "weights", "engine"])
+@pytest.mark.parametrize("layer", ["kernel", "python", "extensions", "storage", "weights", "engine"])
 def test_a_bare_host_can_be_checked(lab_host: LabHost, layer: str) -> None:
     result = applied(lab_host, layer, check=True, storage_min_free_gb=1, kernel_cmdline=["iommu=pt"])
     assert (result.state, result.error) == ("ok", "")

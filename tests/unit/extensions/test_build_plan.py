@@ -11,6 +11,7 @@ from rich.console import Console
 from aerie import schemas
 from aerie.errors import AerieError
 from aerie.extensions import plans
+from aerie.extensions.applying import HostResult, Outcome, State
 from aerie.extensions.decide import Action
 from aerie.extensions.plans import BuildPlan, Row
 from aerie.report import extensions as views
@@ -121,3 +122,24 @@ def test_lines_tell_each_step_once_and_counts_at_most_every_half_minute(rows):
     now[0] = 31.0
     listen(row, "3 compiled, 0 from the cache")
     assert told[-1].endswith("tinycuda: 3 compiled, 0 from the cache")
+
+
+def test_the_end_says_what_was_done_for_each_and_what_is_next():
+    def shown(*results: HostResult) -> str:
+        out = Console(file=io.StringIO(), width=200)
+        out.print(views.outcome_view(Outcome(results=results, wall_s=12.0)))
+        return out.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+    fields: dict[str, Any] = {"package": "p", "version": "1", "action": "build", "seconds": 9.0, "wheel": "p-1.whl"}
+    figures = {"units_compiled": 3, "units_cached": 1, "cpu_s": 61.0, "peak_bytes": 10**9}
+    good = HostResult(host="gpu01", state=State.DONE, build=figures, replaced="it was short", **fields)
+    text = shown(good)
+    for words in ("built and installed p-1.whl in 9.0 s", "3 files compiled, 1 from the cache", "1 m 01 s", "1 GB"):
+        assert words in text
+    assert "made anew, for the store's was damaged: it was short" in text
+    assert text.splitlines()[-1].startswith("next: ./invoke verify --host gpu01 --layer extensions --deep")
+    bad = HostResult(host="gpu02", state=State.FAILED, error="x: 'y', expected z.", **fields)
+    text = shown(good, bad)
+    assert "1 done, 1 failed in 12 s" in text and "x: 'y', expected z." in text
+    assert text.splitlines()[-1].startswith("next: mend what it says")
+    assert Outcome(results=(good, bad), wall_s=1.0).exit_code == 1
