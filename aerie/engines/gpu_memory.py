@@ -6,8 +6,10 @@ SIGTERM to SGLang's launcher alone left 56,922 MiB in its scheduler's hands, twi
 import importlib
 import time
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-from aerie.findings import Finding, catalogue
+if TYPE_CHECKING:
+    from aerie.findings import Finding
 
 __all__ = ["held_after", "used_bytes"]
 
@@ -36,11 +38,13 @@ def held_after(
     host: str = "localhost",
     read: Callable[[], Mapping[int, int]] = used_bytes,
     timeout_s: float = TIMEOUT_S,
-) -> Finding | None:
+) -> "Finding | None":
     """Waits until each GPU has no more memory in use than `before` a server started; the finding when that fails."""
     deadline = time.monotonic() + timeout_s
     while held := _held(before, read()):
         if time.monotonic() >= deadline:
+            from aerie.findings import catalogue  # a host that measures its own engine has no catalogue
+
             return catalogue.make(
                 "engine.gpu-memory-held",
                 seen=", ".join(f"GPU {index}: {size >> 20} MiB" for index, size in held.items()),

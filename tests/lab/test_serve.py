@@ -253,7 +253,7 @@ def test_stopped_nothing_is_left_and_weights_that_changed_keep_it_from_starting(
     code, status = call(host, *SERVE, "--stop", "--yes")
     assert (code, status["serving"], status["state"]["last"]["outcome"]) == (0, False, "stopped")
     assert said(host, "sh", "-c", "pgrep -c -u aerie || true") == "0"
-    said(host, "sh", "-c", "echo >> /srv/aerie/weights/drafter@*/config.json")
+    said(host, "sh", "-c", "echo | tee -a /srv/aerie/weights/drafter@*/config.json")
     assert host.ssh(["systemctl", "start", "aerie-engine-tiny-blue"]).returncode != 0
     said(host, "systemctl", "stop", "aerie-engine-tiny-blue")
     journal = said(host, "journalctl", "--unit=aerie-engine-tiny-blue", "--output=cat", "--lines=20")
