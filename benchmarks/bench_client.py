@@ -35,7 +35,7 @@ TOKENS, PROMPTS, TTFT_MS, TPOT_MS = 48, 32, 60.0, 20.0
 KEYS = {"request_throughput": "request rate", "median_ttft_ms": "TTFT", "median_tpot_ms": "TPOT"}
 # `vllm bench` itself fails with the processor's wheel, whose distribution has another name; this is what it calls.
 PEER = """
-import json, sys
+import copy, json, sys
 from vllm.benchmarks import serve
 from vllm.benchmarks.datasets import datasets
 def load(self):  # its own reads the file by pandas, which the environment has not
@@ -46,7 +46,7 @@ parser = FlexibleArgumentParser()
 serve.add_cli_args(parser)
 arguments = parser.parse_args(sys.argv[1:])
 for _ in sys.stdin:
-    result = serve.main(arguments)
+    result = serve.main(copy.copy(arguments))  # it writes into them, and refuses what it wrote
     kept = {name: value for name, value in result.items() if isinstance(value, (int, float))}
     print("RESULT " + json.dumps(kept), flush=True)
 """
