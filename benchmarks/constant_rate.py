@@ -69,6 +69,9 @@ class Server:
             await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
             if "break" in text:
                 return response
+        if request.path != "/generate":  # the total by itself, as `include_usage` asks for
+            usage = {"prompt_tokens": 7, "completion_tokens": done, "total_tokens": 7 + done}
+            await response.write(b"data: " + json.dumps({"choices": [], "usage": usage}).encode() + b"\n\n")
         await response.write(b"data: [DONE]\n\n")
         return response
 
