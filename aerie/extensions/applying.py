@@ -201,8 +201,15 @@ def _next(row: Row) -> Row | None:
     (probed,) = remote.probe_all((row.host,)).values()
     fresh = plans.look(row, probed)
     was_agreed = row.decision is not None and row.decision.falls_back
-    is_next = fresh.decision is not None and fresh.decision.action is Action.INSTALL
+    # Never the same again, whatever the host says of it: that would not end.
+    is_next = _digest(fresh) not in ("", _digest(row)) and not _is_build(fresh)
     return fresh if is_next or (_is_build(fresh) and was_agreed) else None
+
+
+def _digest(row: Row) -> str:
+    """Of the wheel that is to be installed, "" where none is."""
+    wheel = row.decision.candidate if row.decision else None
+    return wheel.digest if wheel else ""
 
 
 def _what(row: Row) -> str:

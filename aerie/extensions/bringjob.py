@@ -1,6 +1,6 @@
 """On a host: what a controller asks about its extensions, and the job that brings one. Standard library only.
 
-look           {"package", "environment", "store", "folder"} on stdin → what is there; changes nothing
+look           {"package", "wheels", "environment", "store", "folder"} on stdin → what is there; changes nothing
 start FOLDER   the document aerie.bringing/1 on stdin → {"job"}: a job that runs, this one or one that ran already
 poll FOLDER    → {"job", "progress", "outcome", "log"}
 stop FOLDER    → {"job"}: what was compiled is in the compiler cache
@@ -51,12 +51,17 @@ def _look(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "environment": there and {"path": str(there.path), **there.facts()},
         "installed": there and _installed(there, asked["package"]),
-        "store": [row.to_dict() for row in rows if isinstance(row, store.Entry) and row.package == asked["package"]],
+        "store": [row.to_dict() for row in rows if isinstance(row, store.Entry) and _is_asked(row, asked)],
         "damaged": [str(row) for row in rows if isinstance(row, store.Damaged)],
         "capacity": asdict(capacity.read()),
         "free_bytes": _free(place),
         "job": hostjobs.state(Path(asked["folder"])),
     }
+
+
+def _is_asked(row: store.Entry, asked: Mapping[str, Any]) -> bool:
+    """Is it of this package, or one of the wheels that the lock has for it?"""
+    return row.package == asked["package"] or row.sha256 in asked["wheels"]
 
 
 def _installed(there: environment.Environment, package: str) -> dict[str, Any] | None:

@@ -174,8 +174,8 @@ def look(row: Row, probed: Any, *, rebuild: bool = False) -> Row:
     if isinstance(probed, AerieError):
         return replace(row, error=str(probed), is_unreachable=isinstance(probed, remote.Unreachable))
     package, settings = row.package, row.lock.extensions
-    asked = {"package": package.name, "environment": package.environment}
-    asked |= {"store": settings.store, "folder": row.folder}
+    asked = {"package": package.name, "wheels": [one.sha256 for one in package.wheels]}
+    asked |= {"environment": package.environment, "store": settings.store, "folder": row.folder}
     try:
         capabilities = _capabilities(row.host, probed)
         answer = HOSTJOB.ask(row.host, ["look"], stdin=json.dumps(asked).encode())
@@ -262,8 +262,8 @@ def _of_stores(package: Extension, place: str, told: Sequence[Mapping[str, Any]]
     found: dict[str, Candidate] = {}
     for where, entries in (("the host's store", there), (OWN, mine)):
         for one in entries:
-            is_wanted = (one.package, one.version) == (package.name, package.version)
-            if is_wanted and (one.key is not None or one.sha256 in locked) and one.digest not in found:
+            is_built = one.key is not None and (one.package, one.version) == (package.name, package.version)
+            if (is_built or one.sha256 in locked) and one.digest not in found:
                 found[one.digest] = Candidate(
                     name=one.wheel.name, digest=one.digest, where=where, contents=one.contents, key=one.key
                 )
