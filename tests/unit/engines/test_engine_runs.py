@@ -50,7 +50,9 @@ def test_the_servers_counter_agrees_with_its_answers(run):
     metrics = run.evidence["metrics"]["finetuned"]
     counted = metrics["after"]["verify_steps"] - metrics["before"]["verify_steps"]
     answered = sums(run.evidence["arms"]["finetuned"]["runs"])["verify_steps"]
-    assert answered <= counted <= 1.1 * answered  # the warm-up is in the counter alone
+    prompts = run.evidence["arms"]["finetuned"]["runs"][0]["prompts"]
+    # In the counter alone: a warm-up by one of the prompts, at most once for each repetition.
+    assert answered <= counted <= 1.02 * answered * (prompts + 1) / prompts
 
 
 def test_graphs_were_used_and_nothing_was_left(run):
