@@ -20,7 +20,7 @@ CODE = Code(
         "errors.py", "extensions/__init__.py", "extensions/_*.py", "extensions/coverage.py",
         "extensions/device_code.py", "extensions/onhost/__init__.py", "extensions/onhost/asking.py",
         "extensions/onhost/evidence.py", "extensions/onhost/launch.py", "extensions/onhost/prove.py",
-        "extensions/onhost/proofs/*.py",
+        "extensions/onhost/proofs/*.py", "gpus/__init__.py", "gpus/onhost/__init__.py", "gpus/onhost/ending.py",
     ),
 )  # fmt: skip
 TIMEOUT_S = 1200.0  # of an import and of the launches, which the host ends itself, and of reading a large library

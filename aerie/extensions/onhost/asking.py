@@ -6,16 +6,16 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
+
+from aerie.gpus.onhost.ending import end
 
 __all__ = ["Seen", "ask"]
 
 STDERR_LINES: Final = 20
 STDERR_BYTES: Final = 1 << 16
-KILL_WAIT_S: Final = 5.0  # a process inside the driver may not even die
 # -I keeps the user's packages and the folder it starts in out; the code is then put where it is found.
 RUN = """\
 import sys
@@ -57,7 +57,7 @@ def ask(python: str, gpu: str, arguments: Sequence[str], timeout_s: float) -> Se
             code_or_none = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             code_or_none = None
-        is_gone = _end(process)
+        is_gone = end(process)
         said = _tail(stderr)
         lines = tuple(_lines(file))
     if code_or_none is None:
@@ -65,17 +65,6 @@ def ask(python: str, gpu: str, arguments: Sequence[str], timeout_s: float) -> Se
     else:
         failure = _ended(code_or_none, said)
     return Seen(lines=lines, failure=failure, stderr=said if failure else ())
-
-
-def _end(process: "subprocess.Popen[bytes]") -> bool:
-    """End what is left of its group; False when it did not go."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    try:
-        process.wait(KILL_WAIT_S)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
 
 
 def _lines(file: str) -> list[dict[str, Any]]:

@@ -9,6 +9,16 @@ import struct
 __all__ = ["COPY", "COPY_PTX", "STAMP", "STAMP_PTX", "stamped"]
 
 _HEAD = ".version 6.4\n.target sm_70\n.address_size 64\n"
+# The thread's number in %i; those beyond the count do nothing.
+_INDEX = """\
+    mov.u32 %i, %tid.x;
+    mov.u32 %block, %ctaid.x;
+    mov.u32 %size, %ntid.x;
+    mad.lo.u32 %i, %block, %size, %i;
+    ld.param.u32 %count, [count];
+    setp.ge.u32 %outside, %i, %count;
+    @%outside bra DONE;
+"""
 STAMP, COPY = "stamp", "copy"
 _FACTOR = 2654435761  # odd, near 2^32 divided by the golden ratio: neighbours get words without likeness
 
@@ -20,13 +30,7 @@ STAMP_PTX = f"""{_HEAD}
     .reg .b32 %i, %block, %size, %count, %seed, %word, %small;
     .reg .f32 %value, %start;
     .reg .b64 %base, %place, %above;
-    mov.u32 %i, %tid.x;
-    mov.u32 %block, %ctaid.x;
-    mov.u32 %size, %ntid.x;
-    mad.lo.u32 %i, %block, %size, %i;
-    ld.param.u32 %count, [count];
-    setp.ge.u32 %outside, %i, %count;
-    @%outside bra DONE;
+{_INDEX}\
     ld.param.u64 %base, [words];
     ld.param.u32 %seed, [seed];
     cvta.to.global.u64 %base, %base;
@@ -53,13 +57,7 @@ COPY_PTX = f"""{_HEAD}
     .reg .pred %outside;
     .reg .b32 %i, %block, %size, %count, %word;
     .reg .b64 %to, %from, %offset;
-    mov.u32 %i, %tid.x;
-    mov.u32 %block, %ctaid.x;
-    mov.u32 %size, %ntid.x;
-    mad.lo.u32 %i, %block, %size, %i;
-    ld.param.u32 %count, [count];
-    setp.ge.u32 %outside, %i, %count;
-    @%outside bra DONE;
+{_INDEX}\
     ld.param.u64 %to, [target];
     ld.param.u64 %from, [source];
     cvta.to.global.u64 %to, %to;

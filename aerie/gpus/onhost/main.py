@@ -5,7 +5,6 @@ A hang is what this looks for, so nothing here waits without an end, and what hu
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,6 @@ from typing import Any
 __all__ = ["main", "prove"]
 
 SCHEMA = "aerie.gpu-proof/1"
-KILL_WAIT_S = 5  # a process inside the driver may not even die
 LAST_WORDS = 12  # lines of a process that failed
 COLLECTIVE = Path(__file__).with_name("collective.py")
 
@@ -82,7 +80,7 @@ def _ending(ended: Ended) -> dict[str, Any]:
 def _run(commands: Sequence[Sequence[str]], limit_s: float) -> Ended:
     """Run them beside each other, each in a session of its own; all are ended when the time is up or one fails."""
     environment = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # as NVML counts them
-    started, end = time.monotonic(), time.monotonic() + limit_s
+    started, deadline = time.monotonic(), time.monotonic() + limit_s
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         processes = [
             subprocess.Popen(
@@ -91,11 +89,11 @@ def _run(commands: Sequence[Sequence[str]], limit_s: float) -> Ended:
             for command in commands
         ]
         codes: list[int | None] = [None] * len(processes)
-        while None in codes and not any(codes) and time.monotonic() < end:
+        while None in codes and not any(codes) and time.monotonic() < deadline:
             time.sleep(0.02)
             codes = [process.poll() for process in processes]
         is_late = None in codes and not any(codes)
-        stuck = [process for process in processes if not _end(process)]
+        stuck = [process for process in processes if not end(process)]
         out.seek(0)
         err.seek(0)
         lines = out.read().decode(errors="replace").splitlines()
@@ -116,17 +114,6 @@ def _run(commands: Sequence[Sequence[str]], limit_s: float) -> Ended:
         is_stuck=bool(stuck),
         wall_s=round(time.monotonic() - started, 2),
     )
-
-
-def _end(process: "subprocess.Popen[bytes]") -> bool:
-    """End the process with its group; False when it did not go."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    try:
-        process.wait(KILL_WAIT_S)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
 
 
 def main(arguments: Sequence[str]) -> int:
