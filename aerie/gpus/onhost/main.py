@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .ending import end
+
 __all__ = ["main", "prove"]
 
 SCHEMA = "aerie.gpu-proof/1"
