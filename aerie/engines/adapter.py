@@ -37,6 +37,8 @@ _NOT_INHERITED = (
     "PYTHON", "VLLM_", "SGLANG_", "SGL_", "OMP_", "GOMP_", "KMP_", "MKL_", "TORCH", "HF_", "TRANSFORMERS_",
     "LD_PRELOAD",
 )  # fmt: skip
+# But what an operator forbids on a host stays forbidden: multicast can take the GPUs of a shared host out of service.
+_INHERITED = ("TORCH_SYMM_MEM_DISABLE_MULTICAST",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +110,9 @@ class Launch:
     @property
     def environment(self) -> dict[str, str]:
         """The whole of it for a child of this process: the caller's, without what would change a measurement."""
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith(_NOT_INHERITED)}
+        inherited = {
+            key: value for key, value in os.environ.items() if key in _INHERITED or not key.startswith(_NOT_INHERITED)
+        }
         return inherited | dict(self.variables)
 
     def argv(self, host: str, port: int) -> list[str]:

@@ -41,6 +41,8 @@ def value(launch, flag):
 
 def test_plain_server_loads_nothing_of_ours(launch, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/somewhere")
+    monkeypatch.setenv("TORCH_LOGS", "all")
+    monkeypatch.setenv("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
     monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
     monkeypatch.setenv("AERIE_JOB", "run-1/serve-base")
     plain = launch()
@@ -48,6 +50,8 @@ def test_plain_server_loads_nothing_of_ours(launch, monkeypatch):
     assert "--speculative-config" not in plain.flags
     assert "PYTHONPATH" not in plain.environment
     assert "VLLM_LOGGING_LEVEL" not in plain.environment
+    assert "TORCH_LOGS" not in plain.environment
+    assert plain.environment["TORCH_SYMM_MEM_DISABLE_MULTICAST"] == "1"
     assert plain.environment["VLLM_PLUGINS"] == ""
     assert plain.environment["AERIE_JOB"] == "run-1/serve-base"
     assert value(plain, "--dtype") == "bfloat16"
