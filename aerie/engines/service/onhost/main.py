@@ -1,6 +1,7 @@
 """The verbs of services on a host. Those of controllers print one JSON document; those of units write to the journal.
 
 look         question on stdin → what there is
+arguments    a service on stdin → {"problem"}: what its engine's own parser says against it, or null
 start FOLDER {"model", "to"} on stdin → {"job"}: a change as a job that outlives the controller
 poll FOLDER  → {"job", "progress", "outcome", "log"}
 stop MODEL   → {"state"}: nothing serves the model any more
@@ -21,7 +22,7 @@ from aerie.errors import AerieError
 from aerie.runbook import hostjobs
 from aerie.runbook.step import write_atomic
 
-from . import front, look, state, unit, units
+from . import front, look, parsing, state, unit, units
 from .definition import SLOTS, Slot, load, unit_of
 from .state import Change
 from .switch import Switch
@@ -55,13 +56,15 @@ def main(arguments: Sequence[str]) -> int:
 def _answer(verb: str, rest: Sequence[str]) -> dict[str, Any]:
     if verb == "look":
         return look.look(json.load(sys.stdin))
+    if verb == "arguments":
+        return {"problem": parsing.problem(json.load(sys.stdin))}
     if verb == "start":
         return hostjobs.start(Path(rest[0]), sys.stdin.buffer.read(), "switch")
     if verb == "poll":
         return hostjobs.poll(Path(rest[0]))
     if verb == "stop":
         return _stop(rest[0])
-    raise AerieError("verb", seen=verb, expected="one of look, start, poll, stop", remedy="")
+    raise AerieError("verb", seen=verb, expected="one of look, arguments, start, poll, stop", remedy="")
 
 
 def _switch(spec: Path, folder: Path) -> int:

@@ -1,0 +1,38 @@
+"""Asks the engine of an environment on this host whether it takes a service's arguments. Changes nothing."""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from aerie.engines import arguments
+
+from .definition import Service, parse
+
+__all__ = ["problem"]
+
+
+def problem(document: Mapping[str, Any]) -> str | None:
+    """What the engine's own parser says against the service of this document; None where it takes all.
+
+    Raises AerieError where the engine cannot be imported.
+    """
+    service = parse(document)
+    with tempfile.TemporaryDirectory() as folder:
+        (said,) = arguments.problems(
+            service.engine, [flags_of(service)], Path(service.program[0]), _environment(service, folder)
+        )
+    return said
+
+
+def flags_of(service: Service) -> tuple[str, ...]:
+    """The engine's own arguments: those behind the interpreter's and the module."""
+    first = next((place for place, word in enumerate(service.program) if word.startswith("--")), len(service.program))
+    return service.program[first:]
+
+
+def _environment(service: Service, folder: str) -> dict[str, str]:
+    # Root asks, the engine's account serves: what an import caches must not lie, owned by root, where that one writes.
+    own = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "VLLM_CACHE_ROOT"), folder)
+    return {"PATH": os.environ.get("PATH", os.defpath), **service.environment, **own}
