@@ -50,6 +50,7 @@ class HostResult:
 
     proof: what its kernels did on the host's GPUs (aerie.proof/1); None where it was not installed anew, where the host
     has no GPU that answers, and for packages that nobody wrote a proof of.
+    notes: what to know all the same, sentences: of the build, and where cuobjdump lists other device code.
     """
 
     host: str
@@ -65,6 +66,7 @@ class HostResult:
     replaced: str = ""
     build: Mapping[str, Any] | None = None
     proof: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """As `build --json` has it."""
@@ -82,6 +84,7 @@ class HostResult:
             "replaced": self.replaced,
             "build": self.build and dict(self.build),
             "proof": self.proof and dict(self.proof),
+            "notes": list(self.notes),
         }
 
 
@@ -208,7 +211,14 @@ def _job(row: Row, session: remote.Session, listener: Listener) -> HostResult:
         wheel_sha256=record.get("wheel_sha256", ""),
         replaced=outcome.get("replaced", ""),
         build=outcome["build"],
+        notes=_notes(outcome),
     )
+
+
+def _notes(outcome: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of a job's outcome: a build's own, then each library that cuobjdump reads otherwise."""
+    checked = (outcome["record"] or {}).get("cross_check") or {"differences": ()}
+    return (*((outcome["build"] or {}).get("notes", ())), *checked["differences"])
 
 
 def _next(row: Row) -> Row | None:
@@ -274,6 +284,7 @@ def _spec(row: Row, listener: Listener) -> dict[str, Any]:
         "environment": package.environment,
         "module": package.module,
         "torch": row.target.torch,
+        "cuda_home": row.lock.cuda.path,
         "capabilities": list(row.capabilities),
         "unused": list(package.unused),
         "store": settings.store,

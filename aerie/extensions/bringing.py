@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from aerie.errors import AerieError
-from aerie.extensions import contents, environment, install, receipt, store
+from aerie.extensions import contents, crosscheck, environment, install, receipt, store
 from aerie.extensions.contents import Contents
 from aerie.extensions.environment import Environment
 from aerie.extensions.fetching import fetch
@@ -71,7 +71,7 @@ def _bring(spec: Spec, folder: Path, found: dict[str, Any]) -> None:
     _tell(folder, f"installing {entry.wheel.name} into {there.name}")
     found["record"] = install.install(
         entry, there, module=spec["module"], torch=spec["torch"], capabilities=spec["capabilities"],
-        unused=spec["unused"],
+        unused=spec["unused"], cuobjdump=crosscheck.find(Path(spec["cuda_home"])),
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from aerie.errors import AerieError
-from aerie.extensions import contents
+from aerie.extensions import contents, crosscheck
 from aerie.extensions.contents import Contents, Group
 from aerie.extensions.environment import Environment
 from aerie.extensions.store import Entry
@@ -33,10 +33,12 @@ def install(
     torch: str,
     capabilities: Sequence[str],
     unused: Sequence[str] = (),
+    cuobjdump: Path | None = None,
 ) -> dict[str, Any]:
     """Install, look into what is installed, import it in a fresh process, and leave the record, which is returned.
 
-    torch: the environment's. Raises store.Damaged, and AerieError where pip, a library's device code or the import
+    torch: the environment's. cuobjdump: the program; what it lists otherwise stands in the record's "cross_check",
+    which is null without it. Raises store.Damaged, and AerieError where pip, a library's device code or the import
     speaks against it: what does not load or has no code for the GPUs is taken out again.
     """
     entry.check()
@@ -60,6 +62,7 @@ def install(
                 remedy="It was taken out again. Lock another wheel, or its source to build it.",
             )
         _import(environment, entry, module)
+        checked = None if cuobjdump is None else _cross_check(environment, entry.package, cuobjdump, list(found))
     except AerieError:
         (environment.records / f"{entry.package}.json").unlink(missing_ok=True)
         _pip(environment, ["uninstall", "--quiet", "--yes", entry.package])
@@ -75,6 +78,7 @@ def install(
         "torch": torch,
         "unused": list(unused),
         "installed_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "cross_check": checked,
         "libraries": {name: {**stamp, "code": _rows(groups)} for name, (stamp, groups) in found.items()},
     }
     environment.records.mkdir(exist_ok=True)
@@ -106,6 +110,12 @@ def _installed(environment: Environment, package: str) -> dict[str, tuple[Mappin
     libraries = [name for name in names if _is_library(name)]
     code = contents.of_folder(site, libraries)
     return {name: (_stamp(site / name), code.get(name, ())) for name in libraries}
+
+
+def _cross_check(environment: Environment, package: str, cuobjdump: Path, names: Sequence[str]) -> dict[str, Any]:
+    info = environment.info_of(package)
+    assert info is not None, "its libraries were read there"
+    return {"by": str(cuobjdump), "differences": list(crosscheck.differences(cuobjdump, info.parent, names))}
 
 
 def _is_library(name: str) -> bool:

@@ -132,6 +132,8 @@ def _ended(one: HostResult) -> Text:
         text.append("\n  attached to a job that ran already")
     if one.replaced:
         text.append(f"\n  made anew, for the store's was damaged: {one.replaced}", style="yellow")
+    for words in one.notes:
+        text.append(f"\n  {words}", style="yellow")
     if one.error:
         text.append(f"\n  {one.error}")
     return text

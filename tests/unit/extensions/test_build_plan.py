@@ -132,11 +132,14 @@ def test_the_end_says_what_was_done_for_each_and_what_is_next():
 
     fields: dict[str, Any] = {"package": "p", "version": "1", "action": "build", "seconds": 9.0, "wheel": "p-1.whl"}
     figures = {"units_compiled": 3, "units_cached": 1, "cpu_s": 61.0, "peak_bytes": 10**9}
-    good = HostResult(host="gpu01", state=State.DONE, build=figures, replaced="it was short", **fields)
+    good = HostResult(
+        host="gpu01", state=State.DONE, build=figures, replaced="it was short", notes=("no limit",), **fields
+    )
     text = shown(good)
     for words in ("built and installed p-1.whl in 9.0 s", "3 files compiled, 1 from the cache", "1 m 01 s", "1 GB"):
         assert words in text
     assert "made anew, for the store's was damaged: it was short" in text
+    assert "\n  no limit\n" in text
     assert text.splitlines()[-1].startswith("next: ./invoke verify --host gpu01 --layer extensions --deep")
     bad = HostResult(host="gpu02", state=State.FAILED, error="x: 'y', expected z.", **fields)
     text = shown(good, bad)

@@ -118,10 +118,24 @@ def test_an_installation_leaves_a_record_that_later_looks_compare_with(entry, ma
     held = contents.parse({"libraries": {"tinycuda/ops.so": library["code"]}, "torch": ""})
     assert contents.against(held, ["12.0"]) == ()
     assert install.changed(made, record) == []
+    assert record["cross_check"] is None
     (file,) = made.path.glob("lib/python*/site-packages/tinycuda/ops.so")
     shutil.copy(file, file.with_suffix(".new"))
     file.with_suffix(".new").rename(file)
     assert install.changed(made, record) == ["tinycuda/ops.so"]
+
+
+def test_what_cuobjdump_lists_otherwise_is_in_the_record_and_does_not_decide(entry, made, tmp_path):
+    tool = tmp_path / "cuobjdump"
+    tool.write_text("#!/bin/sh\necho 'ELF file    1: ops.1.sm_86.cubin'\n")
+    tool.chmod(0o755)
+    record = install.install(
+        entry, made, module="tinycuda", torch="2.14.1+cu130", capabilities=["12.0"], cuobjdump=tool
+    )
+    assert record["cross_check"]["by"] == str(tool)
+    (said,) = record["cross_check"]["differences"]
+    assert said.startswith("tinycuda/ops.so: aerie reads ") and said.endswith(f"{tool} lists 1 sass sm_86")
+    assert install.record_of(made, "tinycuda") == record
 
 
 def test_what_has_no_code_for_the_card_is_taken_out_again(entry, made):
