@@ -111,6 +111,7 @@ def run(context: Context) -> Mapping[str, Json]:
             arms,
             repetitions=values.repetitions,
             on_progress=lambda done, total, note: context.progress(done, total, unit="requests", note=note),
+            holds_idle=adapter(engine.name).polls_when_idle,
         )
         divergences = asyncio.run(_divergences(context, servers[BASE], runs, prompts))
     for arm in arms:

@@ -167,9 +167,13 @@ class Progress:
 
 
 class Adapter(Protocol):
-    """What aerie asks of an engine. name: as in profiles and in the capability table."""
+    """What aerie asks of an engine. name: as in profiles and in the capability table.
+
+    polls_when_idle: does a server without requests take a core all the same?
+    """
 
     name: str
+    polls_when_idle: bool
 
     def launch(self, served: Served, mode: Mode = None) -> Launch:
         """How to start one server. Reads the model's config.json; writes into the mode's folders alone.

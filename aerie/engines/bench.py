@@ -18,6 +18,7 @@ from typing import Any
 
 from aerie.engines.acceptance import Acceptance
 from aerie.engines.client import Client, Streamed, connect, crowd
+from aerie.engines.holding import one_at_a_time
 from aerie.engines.server import Server
 
 __all__ = [
@@ -165,21 +166,24 @@ def measure(
     *,
     repetitions: int,
     on_progress: Callable[[int, int, str], None],
+    holds_idle: bool = False,
 ) -> tuple[list[Run], ClientLoad]:
     """Measure all arms, repetition by repetition; returns the runs in the order they were made.
 
-    Nobody else may use the servers meanwhile: acceptance is the difference of their counters, where they have them,
-    and else the sum over the requests.
+    Every server is warmed up once. Nobody else may use the servers meanwhile: acceptance is the difference of their
+    counters, where they have them, and else the sum over the requests.
     on_progress: called with requests done, requests in all, and the run at hand.
+    holds_idle: while one server is measured, the processes of the others are stopped; at the end all run again.
     Raises the server's own error when one fails, dies or falls silent.
     """
-    return asyncio.run(_measure(arms, repetitions, on_progress))
+    return asyncio.run(_measure(arms, repetitions, on_progress, holds_idle))
 
 
 async def _measure(
     arms: Sequence[Arm],
     repetitions: int,
     on_progress: Callable[[int, int, str], None],
+    holds_idle: bool,
 ) -> tuple[list[Run], ClientLoad]:
     by_name = {arm.name: arm for arm in arms}
     total = repetitions * sum(len(arm.prompts) * len(arm.concurrency) for arm in arms)
@@ -192,19 +196,33 @@ async def _measure(
                 clients[arm.server] = await stack.enter_async_context(connect(arm.server))
                 await clients[arm.server].stream(arm.prompts[0].input_ids, max_tokens=arm.max_tokens)  # warm-up
         load = await stack.enter_async_context(client_load())
+        let_run = stack.enter_context(one_at_a_time(clients)) if holds_idle else None
         for repetition in range(1, repetitions + 1):
             for name in order(list(by_name), repetition):
                 arm = by_name[name]
                 for concurrency in arm.concurrency:
-                    arm.before()
 
                     def count(what: str = f"{name}, concurrency {concurrency}, repetition {repetition}") -> None:
                         nonlocal done
                         done += 1
                         on_progress(done, total, what)
 
-                    runs.append(await _run(arm, clients[arm.server], repetition, concurrency, count))
+                    async with _turn(clients[arm.server], let_run) as client:
+                        arm.before()
+                        runs.append(await _run(arm, client, repetition, concurrency, count))
         return runs, load()
+
+
+@contextlib.asynccontextmanager
+async def _turn(client: Client, let_run: Callable[[Server], None] | None) -> AsyncIterator[Client]:
+    """The client for one run, whose server alone runs meanwhile where there is a let_run."""
+    if let_run is None:
+        yield client
+        return
+    let_run(client.server)
+    # A server that was held finds its idle connections out of time and closes them: a request on one would be lost.
+    async with connect(client.server) as fresh:
+        yield fresh
 
 
 async def _run(

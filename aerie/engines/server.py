@@ -15,7 +15,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -83,15 +83,27 @@ class Server:
             try:
                 self._process.wait(_GRACE_S + 5)  # the guard kills after the grace; the rest is its own time
             except subprocess.TimeoutExpired:
-                for pid in [*guard.descendants(self.pid), self.pid]:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+                _send([*guard.descendants(self.pid), self.pid], signal.SIGKILL)
                 self._process.wait()
 
     def begin_stop(self) -> None:
         """Ask for the end without waiting, so that several servers end together; `stop` then waits."""
         if self.is_alive():
             self._process.terminate()
+
+    def hold(self) -> None:
+        """Stop its processes where they are, by SIGSTOP; `release` lets them go on. One that is held stays so.
+
+        Not the guard: should we die, it must hear of it and end the others.
+        """
+        held: set[int] = set()
+        while new := set(guard.descendants(self.pid)) - held:  # one may have begun another meanwhile
+            _send(new, signal.SIGSTOP)
+            held |= new
+
+    def release(self) -> None:
+        """Let its processes go on; nothing to one that was not held, or has ended."""
+        _send(guard.descendants(self.pid), signal.SIGCONT)
 
     def poll_ready(self) -> bool:
         """Did it generate? Starts it anew on another port if the chosen one was taken meanwhile; raises if it died."""
@@ -212,6 +224,12 @@ def _end_of(path: Path, size: int = 65_536) -> str:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
+
+
+def _send(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def _is_listening(port: int) -> bool:

@@ -42,6 +42,9 @@ class Sglang:
     """The adapter of SGLang, on NVIDIA GPUs."""
 
     name = "sglang"
+    # Its schedulers do. On an H200 (0.5.16) the measured speed-up missed τ / R by 11 % while idle servers ran, by 3 %
+    # while they were held.
+    polls_when_idle = True
 
     def launch(self, served: Served, mode: Mode = None) -> Launch:
         """As Adapter.launch; writes nothing."""

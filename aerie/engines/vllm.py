@@ -48,6 +48,7 @@ class Vllm:
     """The adapter of vLLM: its CPU build where the profile has no GPUs."""
 
     name = "vllm"
+    polls_when_idle = False  # without a request its core blocks in input_queue.get() (v1/engine/core.py)
 
     def launch(self, served: Served, mode: Mode = None) -> Launch:
         """As Adapter.launch. For Forced on a CPU it writes the plugin's folder and the length."""
