@@ -1,6 +1,6 @@
 """On a host: what a controller asks about its extensions, and the job that brings one. Standard library only.
 
-look           {"package", "wheels", "environment", "store", "folder"} on stdin → what is there; changes nothing
+look           {"package", "wheels", "environment", "store", "folder", "running"} on stdin → what is there; no changes
 start FOLDER   the document aerie.bringing/1 on stdin → {"job"}: a job that runs, this one or one that ran already
 poll FOLDER    → {"job", "progress", "outcome", "log"}
 stop FOLDER    → {"job"}: what was compiled is in the compiler cache
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from aerie.errors import AerieError
-from aerie.extensions import bringing, capacity, environment, install, store
+from aerie.extensions import bringing, capacity, environment, install, running, store
 from aerie.runbook import hostjobs
 
 __all__ = ["main"]
@@ -54,6 +54,7 @@ def _look(asked: Mapping[str, Any]) -> dict[str, Any]:
         "store": [row.to_dict() for row in rows if isinstance(row, store.Entry) and _is_asked(row, asked)],
         "damaged": [str(row) for row in rows if isinstance(row, store.Damaged)],
         "capacity": asdict(capacity.read()),
+        "running": [asdict(one) for one in running.read(asked["running"])],
         "free_bytes": _free(place),
         "job": hostjobs.state(Path(asked["folder"])),
     }

@@ -16,7 +16,7 @@ from aerie.inventory import Host, lock_of
 from aerie.lock import Extension, Lock, with_variables
 from aerie.paths import cache_dir, repository
 
-from . import contents, decide, store
+from . import beside, contents, decide, running, store
 from .build_key import BuildKey
 from .decide import Action, Build, Candidate, Decision, Estimate, Installed
 from .shipping import HOSTJOB, JOBS
@@ -178,7 +178,8 @@ def look(row: Row, probed: Any, *, rebuild: bool = False) -> Row:
     asked |= {"environment": package.environment, "store": settings.store, "folder": row.folder}
     try:
         capabilities = _capabilities(row.host, probed)
-        answer = HOSTJOB.ask(row.host, ["look"], stdin=json.dumps(asked).encode())
+        question = json.dumps({**asked, "running": beside.asked(probed)})
+        answer = HOSTJOB.ask(row.host, ["look"], stdin=question.encode())
         if "error" in answer:
             raise AerieError(**answer["error"])
         target = _target(package, answer["environment"])
@@ -295,7 +296,10 @@ def _build(
     nvcc = next((one.nvcc for one in snapshot.cuda.toolkits if one.path == lock.cuda.path), None)
     cuda = ".".join((nvcc or lock.cuda.nvcc).split(".")[:2])
     unit = _unit(package, cuda, capabilities)
-    sizing = size(_capacity(answer["capacity"]), unit, architectures=len(capabilities))
+    reserved, reasons = running.reserve([running.Service(**one) for one in answer["running"]])
+    sizing = size(_capacity(answer["capacity"]), unit, architectures=len(capabilities), reserved_bytes=reserved)
+    warnings = (*sizing.warnings, *beside.unseen(snapshot))
+    sizing = replace(sizing, reasons=(*sizing.reasons, *reasons), warnings=warnings)
     key = BuildKey(
         package=package.name,
         version=package.version,

@@ -7,7 +7,7 @@ __all__ = ["HOSTJOB", "JOBS"]
 JOBS = "/var/lib/aerie/jobs"
 OWN = (
     "_elf", "_fatbin", "_source", "bringing", "bringjob", "capacity", "cgroups", "contents", "coverage",
-    "crosscheck", "device_code", "environment", "fetching", "install", "receipt", "sizing", "store",
+    "crosscheck", "device_code", "environment", "fetching", "install", "receipt", "running", "sizing", "store",
 )  # fmt: skip
 HOSTJOB = Code(
     "aerie.extensions.bringjob",

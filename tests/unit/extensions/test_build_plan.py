@@ -10,13 +10,13 @@ from rich.console import Console
 
 from aerie import schemas
 from aerie.errors import AerieError
-from aerie.extensions import plans
+from aerie.extensions import beside, plans
 from aerie.extensions.applying import HostResult, Outcome, State
 from aerie.extensions.decide import Action
 from aerie.extensions.plans import BuildPlan, Row
 from aerie.report import extensions as views
 from tests.snapshots import snapshot_with
-from tests.unit.findings.examples import BUILT, a_host, lock_with
+from tests.unit.findings.examples import BUILT, a_host, lock_with, served
 
 GB = 1_024_000_000
 ANSWER = {
@@ -24,7 +24,7 @@ ANSWER = {
         "path": "/e", "site": "/e/s", "python": "3.12", "machine": "x86_64", "glibc": [2, 39], "torch": "2.14.1+cu130",
         "cuda": "13.0", "cxx11_abi": True,
     },
-    "installed": None, "store": [], "damaged": [], "free_bytes": 1, "job": "none",
+    "installed": None, "store": [], "damaged": [], "free_bytes": 1, "job": "none", "running": [],
     "capacity": {"processors": 96, "available_bytes": 880 * GB, "limits": [], "processors_source": "affinity"},
 }  # fmt: skip
 
@@ -68,6 +68,42 @@ def test_a_build_is_sized_by_what_the_host_says_of_itself(rows):
     small = {"capacity": {**ANSWER["capacity"], "available_bytes": 16 * GB, "processors": 8}}  # type: ignore[dict-item]
     (row,) = rows("gpu01", gpu01=small)
     assert row.decision is not None and row.decision.build is not None and row.decision.build.sizing.jobs == 2
+
+
+def test_what_running_services_may_still_take_is_not_given_to_compilers(rows):
+    service = {"name": "aerie-engine-tiny-blue.service", "workers": 8, "held_bytes": 8 << 30, "room_bytes": None}
+    differs = {"capacity": {**ANSWER["capacity"], "available_bytes": 100 << 30}}  # type: ignore[dict-item]
+    (alone,), (beside,) = rows("gpu01", gpu01=differs), rows("gpu01", gpu01={**differs, "running": [service]})
+    free, kept = alone.decision.build.sizing, beside.decision.build.sizing
+    assert free.budget_bytes - kept.budget_bytes == 24 << 30  # 8 workers of 4 GiB, of which 8 GiB are held
+    assert kept.jobs < free.jobs
+    assert "24.0 GiB reserved for aerie-engine-tiny-blue.service: it holds 8.0 GiB, 8 workers" in kept.reasons
+    assert any("24.0 GiB of them reserved for running services" in one for one in kept.reasons)
+
+
+def test_the_host_is_asked_for_engines_and_for_what_is_on_its_gpus():
+    on_gpus = {
+        "gpus/0/processes": [process(7, "aerie-engine-tiny-blue.service"), process(9, None)],
+        "gpus/1/processes": [process(8, "aerie-engine-tiny-blue.service"), process(9, None)],
+    }
+    asked = beside.asked(snapshot_with(served() | on_gpus))
+    assert asked == [
+        {"unit": "aerie-engine-tiny-blue.service", "pids": [7, 8], "workers": 2},
+        {"unit": None, "pids": [9], "workers": 1},
+    ]
+    (starting,) = beside.asked(snapshot_with(served(active="activating")))
+    assert (starting["pids"], starting["workers"]) == ([], 8)
+    assert beside.asked(snapshot_with({})) == []
+
+
+def test_what_could_not_be_seen_is_a_warning_and_not_taken_for_nothing(rows):
+    (row,) = rows("gpu01", changes={"gpu01": {"gpus/1/processes": {"unknown": "NVML: no permission"}}})
+    (warning,) = row.decision.build.sizing.warnings
+    assert warning == "what runs on GPU 1 could not be read (NVML: no permission), so no memory is reserved for it"
+
+
+def process(pid: int, unit: str | None) -> dict[str, Any]:
+    return {"pid": pid, "name": "python", "memory_bytes": 1, "unit": unit}
 
 
 def test_of_hosts_that_need_the_same_one_builds_and_the_others_need_no_compiler(rows):
