@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from aerie.extensions.cgroups import Group, groups
+from aerie.extensions.onhost import clearing
 
 __all__ = ["Enclosure", "enclose"]
 
@@ -70,18 +71,22 @@ def enclose(budget_bytes: int, name: str, *, root: Path = ROOT) -> Iterator[Encl
             yield enclosure
         return
     try:
-        group = _below_own(name, root)
-        if group.folder.exists():  # of a build that was killed outright
-            _remove(group)
-        group.folder.mkdir()
-        enclosure = _limited(group, budget_bytes)
+        own, is_top = _own(root)
+    except LookupError as error:
+        yield Enclosure(note=_note(str(error)))
+        return
+    try:
+        enclosure = _limited(_below(own, name, is_top=is_top), budget_bytes)
     except (OSError, LookupError) as error:
+        clearing.give_back(own)
         yield Enclosure(note=_note(str(error)))
         return
     try:
         yield enclosure
     finally:
-        _remove(group)
+        assert enclosure.group is not None, "a limit has a group"
+        _remove(enclosure.group)
+        clearing.give_back(own)
 
 
 def _limited(group: Group, budget_bytes: int) -> Enclosure:
@@ -100,15 +105,26 @@ def _limit(group: Group) -> str:
     return "memory.max" if group.is_unified else "memory.limit_in_bytes"
 
 
-def _below_own(name: str, root: Path) -> Group:
-    """A group, not made yet, below this process's own. LookupError where memory is not handed down to it."""
-    own = next((group for group in groups(root, "memory") if _counts_memory(group)), None)
+def _own(root: Path) -> tuple[Group, bool]:
+    """This process's innermost group that counts memory, and whether none above it can be seen. Or LookupError."""
+    found = [group for group in groups(root, "memory") if _counts_memory(group)]
+    # Where another build has cleared the group, this process is in its leaf, which stays one.
+    own = next((group for group in found if group.folder.name != clearing.LEAF), None)
     if own is None:
         raise LookupError("no control group of this process counts memory")
-    if own.is_unified and "memory" not in (own.read("cgroup.subtree_control") or "").split():
-        # Refused where the group has processes: version 2 has them in the leaves, but for the tree's root.
-        (own.folder / "cgroup.subtree_control").write_text("+memory")
-    return Group(is_unified=own.is_unified, folder=own.folder / name, root=root)
+    return own, own == [group for group in found if group.is_unified == own.is_unified][-1]
+
+
+def _below(own: Group, name: str, *, is_top: bool) -> Group:
+    """A new group below this one. OSError or LookupError where memory is not handed down to it."""
+    group = Group(is_unified=own.is_unified, folder=own.folder / name, root=own.root)
+    with clearing.locked(own):
+        if group.folder.exists():  # of a build that was killed outright
+            _remove(group)
+        if own.is_unified:
+            clearing.hand_down(own, is_containers=is_top)
+        group.folder.mkdir()
+    return group
 
 
 def _counts_memory(group: Group) -> bool:
