@@ -118,8 +118,10 @@ def run(context: Context) -> Mapping[str, Json]:
         rows = [record.to_dict() for run in runs if run.arm == arm.name for record in run.records]
         write_atomic(context.out / f"records.{arm.name}.jsonl", "".join(json.dumps(r) + "\n" for r in rows).encode())
     names = [arm.name for arm in arms]
+    lowest = [run for run in runs if run.concurrency == min(values.concurrency)]
+    plain = [record.streamed.token_ids for run in lowest if run.arm == BASE for record in run.records]
     return {
-        "engine": serving.engine_evidence(context, engine),
+        "engine": serving.engine_evidence(context, engine) | ({} if engine.gpus else {"arch": "cpu"}),
         "order": [bench.order(names, repetition) for repetition in range(1, values.repetitions + 1)],
         "arms": {
             arm.name: {
@@ -129,6 +131,12 @@ def run(context: Context) -> Mapping[str, Json]:
             }
             for arm in arms
         },
+        "by_prompt": {
+            arm: {prompt: one.to_dict() for prompt, one in seen.items()}
+            for arm in DRAFTERS
+            if (seen := bench.by_prompt(run for run in lowest if run.arm == arm))
+        },
+        "distinct_bigrams": bench.distinct_bigrams(plain),
         "divergences": divergences,
         "outputs_same_across_repetitions": {name: _is_same(runs, name) for name in names},
         "client": load.to_dict(),

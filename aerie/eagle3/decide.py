@@ -5,7 +5,11 @@ from collections.abc import Mapping
 from aerie.eagle3.measured import Control, Spread
 from aerie.runbook.step import Context, Json
 
-__all__ = ["decide", "doc", "run", "undecidable"]
+__all__ = ["LOOPING", "decide", "doc", "run", "undecidable"]
+
+# Random prompts brought 74.6 % acceptance where chat had 48.5 %, by answers that repeat themselves (tokenspeed#1305).
+# Text has well above 0.9 of its pairs of neighbouring tokens once; the limit is our choice.
+LOOPING = 0.5
 
 doc = """\
 Take the diagnosis and the measured speed-up S of the fine-tuned drafter at concurrency 1 (median over repetitions):
@@ -17,6 +21,7 @@ Take the diagnosis and the measured speed-up S of the fine-tuned drafter at conc
 | training | R at or above k + 1 | do-not-speculate: not even a perfect drafter pays here |
 | integration | – | change-engine: repair this engine's integration or serve with one that keeps the acceptance |
 | engine-cost | – | do-not-speculate on this engine; whether another is cheaper takes a run on it |
+| not-the-fine-tuning | – | do-not-speculate: keep the drafter, go through the suspects in their order |
 | extraction, undetermined | – | do-not-speculate: repair the states, or measure what is missing, first |
 
 k + 1 is the most tokens that one verify step can yield. Write down beside it what one run cannot decide. A run on one
@@ -55,6 +60,7 @@ def undecidable(control: Control, cost: Mapping[str, Json], speedup: Spread | No
     ]
     if not cost["available"]:
         asked.append(("Does τ/R predict the speed-up?", cost["reason"]))
+    asked += _about_acceptance(control)
     predicted = Spread.from_dict(cost["predicted"]["finetuned"])
     if speedup and predicted and (predicted.min > speedup.max or speedup.min > predicted.max):
         asked.append(
@@ -85,6 +91,27 @@ def undecidable(control: Control, cost: Mapping[str, Json], speedup: Spread | No
             ("Is the accept length repeatable?", f"outputs differed between repetitions: {', '.join(unsteady)}")
         )
     return [{"question": question, "why": why} for question, why in asked]
+
+
+def _about_acceptance(control: Control) -> list[tuple[str, str]]:
+    asked = []
+    if control.acceptance("finetuned") and control.gain() is None:
+        asked.append(
+            (
+                "Would the fine-tuned drafter's gain hold on other prompts?",
+                f"{control.engine} {control.version} tells acceptance for the server, not by request: there is no "
+                "interval over prompts",
+            )
+        )
+    if control.distinct_bigrams is not None and control.distinct_bigrams < LOOPING:
+        asked.append(
+            (
+                "Is the acceptance that of text?",
+                f"the plain answers turn in circles: {control.distinct_bigrams:.0%} of their pairs of tokens are "
+                f"distinct, expected {LOOPING:.0%} or more; loops are drafted right by any drafter",
+            )
+        )
+    return asked
 
 
 def run(context: Context) -> Mapping[str, Json]:
@@ -120,6 +147,11 @@ def _choice(verdict: str, control: Control, cost: Mapping[str, Json], speedup: S
         case "engine-cost":
             return "do-not-speculate", (
                 "the drafter is good and this engine's verify step is too dear; keep the drafter for a cheaper one"
+            )
+        case "not-the-fine-tuning":
+            return "do-not-speculate", (
+                "both drafters fail alike, so training again would not help: test the integration, the engine's cost "
+                "and a drafter of this very model, in this order; the fine-tuned drafter is worth keeping"
             )
         case "extraction":
             return "do-not-speculate", "the states are wrong: repair the extraction, synthesize and train again"

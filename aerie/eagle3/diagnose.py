@@ -3,13 +3,16 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from aerie.eagle3.gain import Gain
 from aerie.eagle3.measured import Control, Spread
+from aerie.eagle3.suspects import ALIKE, Setting, suspects
 from aerie.engines.acceptance import Acceptance
 from aerie.runbook.step import Context, Json
 
 __all__ = ["RULES", "Expectation", "Rule", "Seen", "diagnose", "doc", "run"]
 
 UNDETERMINED = "undetermined"
+NOT_FINE_TUNING = "not-the-fine-tuning"
 
 # A correct run's worst position is 0.041 away, its bf16 reference 0.065 (measured, eagle3 facts 8.1): ten times that is
 # another token's state, not rounding.
@@ -35,18 +38,21 @@ class Expectation:
     tau_ratio_min: float
     tau_margin_min: float
 
-    def misses(self, baseline: Acceptance, finetuned: Acceptance) -> list[str]:
-        """One clause for each part that is not reached; empty where all are."""
-        ratio, margin = finetuned.tau / baseline.tau, finetuned.tau - baseline.tau
-        return [
-            f"{what} {seen:.3f}, expected at least {least:g}"
-            for what, seen, least in (
-                ("τ", finetuned.tau, self.tau_min),
-                ("τ over the baseline's", ratio, self.tau_ratio_min),
-                ("τ above the baseline's by", margin, self.tau_margin_min),
-            )
-            if seen < least
-        ]
+    def misses(self, baseline: Acceptance, finetuned: Acceptance, gain: Gain | None = None) -> list[str]:
+        """One clause for each part that is not reached; empty where all are.
+
+        gain: where it is measured it judges the step up, instead of the profile's fixed ratio and margin.
+        """
+        parts = [("τ", finetuned.tau, self.tau_min)]
+        if gain is None:
+            parts += [
+                ("τ over the baseline's", finetuned.tau / baseline.tau, self.tau_ratio_min),
+                ("τ above the baseline's by", finetuned.tau - baseline.tau, self.tau_margin_min),
+            ]
+        missed = [f"{what} {seen:.3f}, expected at least {least:g}" for what, seen, least in parts if seen < least]
+        if gain is not None and not gain.is_proven:
+            missed.append(f"{gain}, expected above 1 as a whole")
+        return missed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +62,7 @@ class Seen:
     accuracy: the trainer's own share of right guesses per draft position, of the fine-tuned drafter.
     cost: R, plain steps per verify step. speedup, predicted: of the fine-tuned drafter at concurrency 1.
     forced: accept length by counters for each accept length that was forced.
+    gain: where the engine tells acceptance by request. setting: what was served where, as far as it is known.
     """
 
     expectation: Expectation
@@ -70,12 +77,14 @@ class Seen:
     speedup: Spread | None = None
     predicted: Spread | None = None
     forced: Mapping[float, float] | None = None
+    gain: Gain | None = None
+    setting: Setting | None = None
 
     def misses(self) -> list[str] | None:
         """Parts of the expectation that are not reached; None while a drafter is not measured."""
         if self.baseline is None or self.finetuned is None:
             return None
-        return self.expectation.misses(self.baseline, self.finetuned)
+        return self.expectation.misses(self.baseline, self.finetuned, self.gain)
 
     def served(self) -> list[tuple[int, float, float]]:
         """(position from 1, served acceptance given that the positions before were accepted, trained accuracy)."""
@@ -130,6 +139,14 @@ def _expectation_missed(s: Seen) -> bool | None:
         # Without the trainer's accuracy a low τ may come from training or from serving.
         return False if misses == [] else None
     return bool(misses) and not _served_below_trained(s)
+
+
+def _control_alike(s: Seen) -> bool | None:
+    if s.baseline is None or s.finetuned is None:
+        return None
+    gained = s.gain.is_proven if s.gain else s.finetuned.tau > ALIKE * s.baseline.tau
+    # With the trainer's accuracy at hand the rows above have told training from integration.
+    return bool(s.misses()) and s.baseline.tau < s.expectation.tau_min and not gained and not s.served()
 
 
 def _slower(s: Seen) -> bool | None:
@@ -246,6 +263,18 @@ RULES = (
         seen=lambda s: f"{_tau_seen(s)}; {_served_seen(s)}",
     ),
     Rule(
+        id="control-alike",
+        condition="both drafters miss the expected τ, the fine-tuned one serves as the baseline does "
+        f"(no proven gain, or τ within {ALIKE - 1:.0%} where prompts are not told apart), and the trainer's accuracy "
+        "is not known",
+        verdict=NOT_FINE_TUNING,
+        why="what both drafters share is at fault: the engine's integration, its cost, or a model that neither was "
+        "made for. From scratch on few samples such a τ needs no fault (a published example has 1.45); a published "
+        "drafter does not begin there",
+        holds=_control_alike,
+        seen=lambda s: f"{_tau_seen(s)}; {_speed_seen(s)}",
+    ),
+    Rule(
         id="slower-than-predicted",
         condition=f"slower than no speculation, and below {PREDICTED_SHARE_MIN:.2f} of τ/R",
         verdict="engine-cost",
@@ -290,7 +319,10 @@ doc = "Go down this table; the first row that holds names the cause. A row that 
 
 
 def diagnose(seen: Seen) -> dict[str, Json]:
-    """The verdict of the first row that holds, its reasons, and the whole table as it was judged."""
+    """The verdict of the first row that holds, its reasons, the whole table as it was judged, and suspects to test.
+
+    suspects: in the order of test where the control experiment clears the fine-tuning; else none.
+    """
     judged = [(rule, rule.holds(seen)) for rule in RULES]
     table = [
         {
@@ -306,11 +338,32 @@ def diagnose(seen: Seen) -> dict[str, Json]:
     holding = [rule for rule, holds in judged if holds]
     if not holding:
         missing = [f"{rule.id} could not be judged: {rule.seen(seen)}" for rule, holds in judged if holds is None]
-        return {"verdict": UNDETERMINED, "reasons": ["no row of the table holds", *missing], "table": table}
+        reasons = ["no row of the table holds", *missing]
+        return {"verdict": UNDETERMINED, "reasons": reasons, "table": table, "suspects": []}
     first, *others = holding
     reasons = [f"{first.id}: {first.why}", f"seen: {first.seen(seen)}"]
     reasons += [f"also {rule.id}: {rule.seen(seen)}" for rule in others]
-    return {"verdict": first.verdict, "reasons": reasons, "table": table}
+    found = _suspects(seen) if first.verdict == NOT_FINE_TUNING else []
+    return {"verdict": first.verdict, "reasons": reasons, "table": table, "suspects": found}
+
+
+def _suspects(s: Seen) -> list[Json]:
+    if s.setting is None or s.finetuned is None:
+        return []
+    checks = (
+        (s.parity_mean is None, "hold the engine's hidden states against a reference forward pass, layer by layer"),
+        (s.unexplained is None, "hold greedy outputs with a drafter against those without"),
+        (not s.forced, "hold the counters against a forced accept length"),
+        (not s.accuracy, "hold the trainer's accuracy on the captured states against the served acceptance"),
+    )
+    found = suspects(
+        s.setting,
+        tau=s.finetuned.tau,
+        speedup=s.speedup.median if s.speedup else None,
+        cost=s.cost,
+        unmeasured=tuple(sentence for missing, sentence in checks if missing),
+    )
+    return [one.to_dict() for one in found]
 
 
 def run(context: Context) -> Mapping[str, Json]:
@@ -331,5 +384,7 @@ def run(context: Context) -> Mapping[str, Json]:
             speedup=Spread.from_dict(cost["measured"]["finetuned"]),
             predicted=Spread.from_dict(cost["predicted"]["finetuned"]),
             forced={float(length): tau for length, tau in cost["forced_tau"].items() if tau is not None},
+            gain=control.gain(),
+            setting=Setting(engine=control.engine, version=control.version, arch=control.arch),
         )
     )

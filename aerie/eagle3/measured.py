@@ -7,6 +7,7 @@ from operator import add
 from statistics import median
 from typing import Self
 
+from aerie.eagle3.gain import Gain, gain
 from aerie.engines.acceptance import Acceptance
 from aerie.errors import AerieError
 from aerie.runbook.step import Json
@@ -71,14 +72,7 @@ class Run:
             tok_s=data["tok_s"],
             ttft_ms=data["ttft_ms"],
             tpot_ms=data["tpot_ms"],
-            acceptance=None
-            if counters is None
-            else Acceptance(
-                verify_steps=counters["verify_steps"],
-                proposed=counters["proposed"],
-                accepted=counters["accepted"],
-                accepted_by_position=tuple(counters["accepted_by_position"]),
-            ),
+            acceptance=None if counters is None else _acceptance(counters),
         )
 
 
@@ -97,16 +91,24 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """The evidence of the control step, as far as it is judged."""
+    """The evidence of the control step, as far as it is judged.
+
+    arch: as the capability table calls the card, "cpu" without one, "" where the evidence does not say.
+    by_prompt: per drafter and prompt at the lowest concurrency; empty where the engine counts for the server alone.
+    distinct_bigrams: of the plain answers, 0 to 1; None where it was not kept.
+    """
 
     engine: str
     version: str
+    arch: str
     arms: Mapping[str, tuple[Run, ...]]
     divergences: tuple[Divergence, ...]
     repeats: Mapping[str, bool]
     client_cpu_share: float
     client_lag_ms: float
     client_bound: bool
+    by_prompt: Mapping[str, Mapping[str, Acceptance]]
+    distinct_bigrams: float | None
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Json]) -> Self:
@@ -115,6 +117,7 @@ class Control:
             return cls(
                 engine=data["engine"]["name"],
                 version=data["engine"]["version"],
+                arch=data["engine"].get("arch", ""),
                 arms={name: tuple(Run.from_dict(run) for run in arm["runs"]) for name, arm in data["arms"].items()},
                 divergences=tuple(
                     Divergence(
@@ -129,6 +132,12 @@ class Control:
                 client_cpu_share=data["client"]["cpu_share"],
                 client_lag_ms=data["client"]["loop_lag_p99_ms"],
                 client_bound=data["client"]["bound"],
+                # Evidence of an older run lacks these two, and says no less for it.
+                by_prompt={
+                    arm: {prompt: _acceptance(counts) for prompt, counts in prompts.items()}
+                    for arm, prompts in data.get("by_prompt", {}).items()
+                },
+                distinct_bigrams=data.get("distinct_bigrams"),
             )
         except KeyError as error:
             raise AerieError(
@@ -147,6 +156,10 @@ class Control:
         seen = [run.acceptance for run in self.runs(arm, concurrency) if run.acceptance]
         total = reduce(add, seen) if seen else None
         return total if total and total.verify_steps else None
+
+    def gain(self) -> Gain | None:
+        """Of fine-tuning, over the prompts; None where the engine does not tell acceptance by request."""
+        return gain(*(self.by_prompt.get(arm, {}) for arm in DRAFTERS))
 
     def speedups(self, arm: str, concurrency: int = 1) -> list[float]:
         """Per repetition, this arm over the base arm of the same repetition: what ran close together is compared.
@@ -170,6 +183,15 @@ class Control:
 def forced_length(arm: str) -> float:
     """2.0 for "forced-2.0"."""
     return float(arm.removeprefix(FORCED))
+
+
+def _acceptance(counts: Mapping[str, Json]) -> Acceptance:
+    return Acceptance(
+        verify_steps=counts["verify_steps"],
+        proposed=counts["proposed"],
+        accepted=counts["accepted"],
+        accepted_by_position=tuple(counts["accepted_by_position"]),
+    )
 
 
 def _rate(run: Run) -> float | None:

@@ -6,7 +6,7 @@ machine falls on all. What the client itself used is measured too: above some sh
 
 import asyncio
 import contextlib
-import math
+import itertools
 import statistics
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -19,6 +19,7 @@ from typing import Any
 from aerie.engines.acceptance import Acceptance
 from aerie.engines.client import Client, Streamed, connect, crowd
 from aerie.engines.holding import one_at_a_time
+from aerie.engines.intervals import percentile
 from aerie.engines.server import Server
 
 __all__ = [
@@ -27,10 +28,11 @@ __all__ = [
     "Prompt",
     "Record",
     "Run",
+    "by_prompt",
     "client_load",
+    "distinct_bigrams",
     "measure",
     "order",
-    "percentile",
     "summarize",
 ]
 
@@ -125,11 +127,6 @@ def order(arms: Sequence[str], repetition: int) -> list[str]:
     return [*arms[shift:], *arms[:shift]]
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """The nearest-rank percentile, a value that was measured: the smallest with `share` of all at or below it."""
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
-
-
 def summarize(run: Run) -> dict[str, Any]:
     """The figures of one run as evidence.
 
@@ -159,6 +156,28 @@ def summarize(run: Run) -> dict[str, Any]:
         "tpot_ms": _median_and_p95(per_token_ms) if per_token_ms else None,
         "counters": run.acceptance.to_dict() if run.acceptance else None,
     }
+
+
+def by_prompt(runs: Iterable[Run]) -> dict[str, Acceptance]:
+    """Acceptance of each prompt over these runs; empty where the engine does not tell it with the answers."""
+    found: dict[str, Acceptance] = {}
+    for record in (record for run in runs for record in run.records):
+        if seen := record.streamed.acceptance:
+            found[record.prompt] = found[record.prompt] + seen if record.prompt in found else seen
+    return found
+
+
+def distinct_bigrams(answers: Iterable[Sequence[int]]) -> float | None:
+    """Different pairs of neighbouring tokens over all pairs, 0 to 1, median of the answers; None without a pair.
+
+    Text has nearly all of its pairs once; an answer that turns in a circle of p tokens has p of them.
+    """
+    shares = []
+    for tokens in answers:
+        pairs = list(itertools.pairwise(tokens))
+        if pairs:
+            shares.append(len(set(pairs)) / len(pairs))
+    return statistics.median(shares) if shares else None
 
 
 def measure(

@@ -27,6 +27,7 @@ __all__ = [
     "Survey",
     "Table",
     "Verdict",
+    "VerifyPath",
     "Wish",
     "can_serve",
     "default_backend",
@@ -34,6 +35,7 @@ __all__ = [
     "require",
     "survey",
     "table",
+    "verify_path",
 ]
 
 FILE = Path(__file__).with_name("capabilities.toml")
@@ -75,6 +77,7 @@ class Rule(Row):
     """What does not work, or not well. Empty conditions hold for everything.
 
     doing: of "eagle3", "forced", "capture", "tree", "images". effect: refuse, or warn and serve all the same.
+    verify: how a verify step runs under this rule, "prefill"; "" where the rule is about something else.
     """
 
     id: str
@@ -84,6 +87,7 @@ class Rule(Row):
     models: tuple[str, ...] = ()
     archs: tuple[str, ...] = ()
     doing: tuple[str, ...] = ()
+    verify: Literal["", "prefill"] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +183,18 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyPath:
+    """How a release verifies drafts on a card. name: "prefill", the attention backends that can, or "unknown"."""
+
+    name: str
+    why: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.why})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
     """What one release can do with a model on a card, without a drafter and with one."""
 
@@ -234,6 +250,25 @@ def can_serve(wish: Wish) -> Verdict:
         reasons=tuple(refusals),
         warnings=tuple((row.reason, row.remedy, row.source) for row in rules if row.effect == "warn"),
         is_known=any(row.is_for(wish.engine, wish.version) for row in table().releases),
+    )
+
+
+def verify_path(wish: Wish) -> VerifyPath:
+    """How its verify steps run, whether or not something else refuses it."""
+    for rule in table().rules:
+        if rule.verify and rule.is_for(wish.engine, wish.version) and _speaks_of(rule, wish):
+            return VerifyPath(name=rule.verify, why=rule.reason, source=rule.source)
+    rows = [
+        row
+        for row in _backends(wish.engine, wish.version, "attention", wish.arch)
+        if row.works == "yes" and wish.attention in ("", row.name)
+    ]
+    if not rows:
+        return VerifyPath(name="unknown", why=f"no row for {wish.engine} {wish.version} on {wish.arch}", source="")
+    return VerifyPath(
+        name=" or ".join(row.name for row in rows),
+        why="; ".join(row.reason for row in rows),
+        source="; ".join(dict.fromkeys(row.source for row in rows)),
     )
 
 

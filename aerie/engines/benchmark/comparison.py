@@ -5,44 +5,17 @@ repetitions, and of those ratios the geometric mean.
 """
 
 import math
-import random
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from aerie.engines.bench import percentile
 from aerie.engines.benchmark.asking import Answer
 from aerie.engines.benchmark.figures import tpot_s
 from aerie.engines.benchmark.running import Level
+from aerie.engines.intervals import FEW, Ratio, interval
 
-__all__ = ["FEW", "Comparison", "Ratio", "compare"]
-
-RESAMPLES = 2000
-FEW = 12  # prompts; below that the interval is shown and called too few to trust
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ratio:
-    """The other arm's value over the first one's; low and high hold 95 % of the resamples."""
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def is_clear(self) -> bool:
-        """Does the interval leave out 1?"""
-        return not self.low <= 1 <= self.high
-
-    def to_dict(self) -> dict[str, float | bool]:
-        """As JSON."""
-        return {
-            "ratio": round(self.value, 4),
-            "low": round(self.low, 4),
-            "high": round(self.high, 4),
-            "clear": self.is_clear,
-        }
+__all__ = ["Comparison", "compare"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +97,5 @@ def _ratio(pairs: Sequence[tuple[list[Answer], list[Answer]]], of: Callable[[Ans
             logs.append(statistics.fmean(sides[1]) - statistics.fmean(sides[0]))
     if not logs:
         return None
-    draw = random.Random(0)  # the same numbers give the same interval
-    means = [statistics.fmean(draw.choices(logs, k=len(logs))) for _ in range(RESAMPLES)]
-    low, high = percentile(means, 0.025), percentile(means, 0.975)
+    low, high = interval(logs, statistics.fmean)
     return Ratio(value=math.exp(statistics.fmean(logs)), low=math.exp(low), high=math.exp(high))

@@ -7,9 +7,9 @@ from functools import reduce
 from typing import Any
 
 from aerie.engines.acceptance import Acceptance
-from aerie.engines.bench import percentile
 from aerie.engines.benchmark.asking import Answer
 from aerie.engines.benchmark.running import Level
+from aerie.engines.intervals import percentile
 from aerie.errors import UsageError
 
 __all__ = ["LATENCIES", "Limits", "Quantiles", "Row", "Spread", "limits", "rows", "tpot_s"]

@@ -32,6 +32,7 @@ def exactly(value):
         ("engine-cost", {}, "do-not-speculate"),
         ("extraction", {}, "do-not-speculate"),
         ("undetermined", {}, "do-not-speculate"),
+        ("not-the-fine-tuning", {}, "do-not-speculate"),
     ],
 )
 def test_choice(verdict, cost, choice):
@@ -75,8 +76,10 @@ def test_a_faster_published_drafter_is_named():
             lambda c: c["arms"]["finetuned"]["runs"][0].update(tok_s_user=80.0),
             "Is speculation faster or slower here at concurrency 1?",
         ),
+        (lambda c: c.pop("by_prompt", None), "Would the fine-tuned drafter's gain hold on other prompts?"),
+        (lambda c: c.update(distinct_bigrams=0.3), "Is the acceptance that of text?"),
     ],
-    ids=["client-bound", "unsteady", "no-forced-arm", "straddles-1"],
+    ids=["client-bound", "unsteady", "no-forced-arm", "straddles-1", "not-by-request", "answers-in-circles"],
 )
 def test_what_the_run_cannot_say_is_said(change, question):
     control = recorded.evidence()["control"]

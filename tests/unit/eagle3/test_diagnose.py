@@ -97,7 +97,9 @@ CASES = {
         seen(finetuned=drafter(0.25, 0.08, 0.02), accuracy=(0.30, 0.15, 0.08), speedup=exactly(0.8)),
         "training", "expectation-missed",
     ),
-    "story-as-told": (story(), "undetermined", None),
+    "story-as-told": (story(), "not-the-fine-tuning", "control-alike"),
+    "only-the-trained-one-is-weak": (story(baseline=drafter(0.75, 0.60, 0.45)), "undetermined", None),
+    "training-moved-it-but-not-enough": (story(finetuned=drafter(0.35, 0.15, 0.06)), "undetermined", None),
     "story-with-bad-parity": (story(parity_mean=0.31, parity_max=0.9), "extraction", "parity-mean"),
     "story-parity-good-trained-well": (
         story(**GOOD_PARITY, accuracy=(0.75, 0.66, 0.60)), "integration", "served-below-trained",
@@ -105,7 +107,7 @@ CASES = {
     "story-parity-good-trained-badly": (
         story(**GOOD_PARITY, accuracy=(0.35, 0.20, 0.12)), "training", "expectation-missed",
     ),
-    "story-parity-good-accuracy-unknown": (story(**GOOD_PARITY), "undetermined", None),
+    "story-parity-good-accuracy-unknown": (story(**GOOD_PARITY), "not-the-fine-tuning", "control-alike"),
     "aq-medai-class-drafter-at-r-2.2": (
         story(
             **GOOD_PARITY, baseline=drafter(0.5, 0.3, 0.2), finetuned=drafter(0.75, 0.60, 0.45), speedup=exactly(1.27),
@@ -146,7 +148,7 @@ def test_every_row_of_the_table_has_a_case_that_it_decides():
 
 
 def test_an_undetermined_result_says_what_was_not_measured():
-    reasons = diagnose(story())["reasons"]
+    reasons = diagnose(story(baseline=None))["reasons"]
     assert reasons[0] == "no row of the table holds"
     assert any("parity mean not measured" in reason for reason in reasons)
     assert any("trainer's accuracy or served positions not measured" in reason for reason in reasons)

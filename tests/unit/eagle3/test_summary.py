@@ -61,6 +61,37 @@ def test_before_the_control_experiment_the_baseline_comes_from_serve_base(eviden
     assert found["baseline"]["tok_s_user_c1"] == 92.3
 
 
+def by_prompt(evidence, finetuned_accepts):
+    """The recorded control experiment as an engine tells it that counts by request: 20 prompts a drafter."""
+    control = copy.deepcopy(evidence["control"])
+    control["by_prompt"] = {
+        arm: {
+            f"p{i}": {"verify_steps": 100, "proposed": 300, "accepted": n, "accepted_by_position": [n, 0, 0]}
+            for i, n in enumerate(accepts)
+        }
+        for arm, accepts in (("baseline", [50, 70] * 10), ("finetuned", finetuned_accepts))
+    }
+    return evidence | {"control": control}
+
+
+@pytest.mark.parametrize(
+    ("accepts", "missed"), [([52, 72] * 10, []), ([72, 52] * 10, ["expected above 1 as a whole"])],
+    ids=["every prompt gains a little", "some lose as much"],
+)  # fmt: skip
+def test_where_requests_are_counted_the_gain_is_judged_by_its_interval(evidence, accepts, missed):
+    found = recorded.summary(by_prompt(evidence, accepts))
+    assert found["gain"]["available"]
+    assert found["gain"]["ratio"] == pytest.approx(1.0125)
+    assert (found["gain"]["prompts"], found["gain"]["level"], found["gain"]["resamples"]) == (20, 0.95, 2000)
+    assert [sentence.rpartition(", ")[2] for sentence in found["missed"]] == missed
+
+
+def test_where_only_the_server_is_counted_the_interval_is_not_available(evidence):
+    assert recorded.summary(evidence)["gain"] == {
+        "available": False, "reason": "vllm 0.32.0 tells acceptance for the server, not by request",
+    }  # fmt: skip
+
+
 def step_evidence(evidence, tmp_path):
     (tmp_path / "report" / "out").mkdir(parents=True)
     given = {step: one for step, one in evidence.items() if step != "report"}

@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import pytest
 
 from aerie.engines import bench
 from aerie.engines.acceptance import Acceptance
 from aerie.engines.bench import ClientLoad, Record, Run
 from aerie.engines.client import Streamed
+from aerie.engines.intervals import percentile
 
 
 def record(tokens, t_send, t_first, t_last, first_tokens=1, prompt="p"):
@@ -71,7 +74,7 @@ def test_counters_are_kept_as_counts():
     [([5.0], 0.95, 5.0), ([3.0, 1.0, 2.0], 0.5, 2.0), (list(range(1, 21)), 0.95, 19), (list(range(1, 101)), 0.99, 99)],
 )
 def test_percentile_is_a_value_that_was_measured(values, share, expected):
-    assert bench.percentile(values, share) == expected
+    assert percentile(values, share) == expected
 
 
 def test_order_rotates_between_repetitions():
@@ -101,3 +104,19 @@ def test_a_row_of_records():
         "ttft_s": 0.25,
         "wall_s": 0.5,
     }
+
+
+def test_acceptance_by_prompt_is_summed_over_the_runs():
+    one = Acceptance(verify_steps=2, proposed=6, accepted=3, accepted_by_position=(2, 1, 0))
+    told = [replace(row, streamed=replace(row.streamed, acceptance=one)) for row in (record(3, 0, 1, 2, prompt="a"),)]
+    assert bench.by_prompt([run(*told), run(*told)]) == {"a": one + one}
+    assert bench.by_prompt([run(record(3, 0, 1, 2))]) == {}
+
+
+@pytest.mark.parametrize(
+    ("answers", "share"),
+    [([range(40)], 1.0), ([[1, 2] * 20], 2 / 39), ([[5]], None), ([[1, 1, 1], range(9), range(5)], 1.0)],
+    ids=["text", "a loop of two", "one token", "median"],
+)
+def test_distinct_bigrams_tell_text_from_loops(answers, share):
+    assert bench.distinct_bigrams(answers) == share
