@@ -7,9 +7,10 @@ docs/lock.md is made from the texts under the fields.
 import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from aerie.extensions.build_key import SIZING
+from aerie.extensions.onhost.request import is_own
 from aerie.layers import LAYERS
 
 __all__ = [
@@ -44,7 +45,15 @@ System = Annotated[str, Field(pattern=r"^[a-z]+-\d+(\.\d+)*$")]
 ModelName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,99}$")]
 PackageName = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
 WheelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._+!]+(-[A-Za-z0-9._+!]+){4,5}\.whl$")]
-EnvironmentName = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")]
+
+
+def _left_to_a_lock(name: str) -> str:
+    if name in SIZING or is_own(name):
+        raise ValueError(f"{name}, expected none of those that a build sets for its host")
+    return name
+
+
+OptionName = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$"), AfterValidator(_left_to_a_lock)]
 FindingId = Annotated[str, Field(pattern=rf"^({'|'.join(LAYERS)})\.[a-z0-9]+(-[a-z0-9]+)*$")]
 URI_OR_INDEX = r"^(https?://[^\s?#]+|/.+)?$"
 # What a location looks like, and the words for it.
@@ -229,8 +238,8 @@ class Extension(_Table):
     """Prebuilt ones; the first that fits is taken."""
     source: ExtensionSource | None = None
     """What is built."""
-    options: dict[EnvironmentName, str] = {}
-    """Variables for the build, without its architectures, jobs and threads, which are chosen for each host."""
+    options: dict[OptionName, str] = {}
+    """Variables for the build, without those that it sets for its host: compilers, folders, architectures, jobs."""
     patches: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\.patch$")], ...] = ()
     """Files in `roles/extensions/files/patches/<name>/<version>/`, in the order in which they are applied."""
     module: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$")]
@@ -246,8 +255,6 @@ class Extension(_Table):
             raise ValueError("from 'wheel' without wheels, expected one or more")
         if not self.wheels and self.source is None:
             raise ValueError("neither wheels nor a source, expected one of them")
-        if sizes := sorted(SIZING & self.options.keys()):
-            raise ValueError(f"options {', '.join(sizes)}, expected none of the size of a build: the host decides it")
         return self
 
 

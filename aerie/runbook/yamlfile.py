@@ -149,7 +149,8 @@ def validate(model: type[Model], document: Document) -> Model | None:
 
 
 def _explain(model: type[BaseModel], detail: ErrorDetails, document: Document) -> None:
-    path = tuple(detail["loc"])
+    # Of a table's own key pydantic says (…, key, "[key]"): it stands where its value does.
+    path = tuple(detail["loc"][:-1] if detail["loc"][-1:] == ("[key]",) else detail["loc"])
     if detail["type"] == "extra_forbidden":
         owner = model_at(model, path[:-1])
         allowed = sorted(field_names(owner)) if owner else []

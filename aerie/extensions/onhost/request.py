@@ -9,12 +9,17 @@ from typing import Any, Final, NoReturn
 
 from aerie.errors import AerieError, UsageError
 
-__all__ = ["REQUEST", "RESULT", "Patch", "Request", "Result", "Source"]
+__all__ = ["REQUEST", "RESULT", "Patch", "Request", "Result", "Source", "is_own"]
 
 REQUEST: Final = "aerie.build/1"
 RESULT: Final = "aerie.built/1"
-# The builder sets these itself: a second value would win or lose by chance.
-_OWN: Final = frozenset({"CUDA_HOME", "CUDA_PATH", "CXX", "CC", "MAX_JOBS", "NVCC_THREADS", "PYTORCH_NVCC", "PATH"})
+# The builder sets these itself: a second value would win or lose by chance. A prefix ends with "_".
+_OWN: Final = frozenset({
+    "AERIE_", "CC", "CCACHE_", "CMAKE_BUILD_PARALLEL_LEVEL", "CMAKE_CUDA_COMPILER_LAUNCHER",
+    "CMAKE_CXX_COMPILER_LAUNCHER", "CPLUS_INCLUDE_PATH", "CUDA_HOME", "CUDA_PATH", "CXX", "FLASH_ATTN_CUDA_ARCHS",
+    "HOME", "LC_ALL", "LIBRARY_PATH", "MAX_JOBS", "NVCC_THREADS", "PATH", "PYTORCH_NVCC", "TMPDIR",
+    "TORCH_CUDA_ARCH_LIST",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +143,11 @@ class Result:
         return AerieError(told["where"], seen=told["seen"], expected=told["expected"], remedy=told["remedy"])
 
 
+def is_own(name: str) -> bool:
+    """Does the builder set this variable itself, so that no option may?"""
+    return name in _OWN or any(name.startswith(prefix) for prefix in _OWN if prefix.endswith("_"))
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(one) for key, one in value.items()}
@@ -206,7 +216,7 @@ def _check(request: Request) -> None:
     for name, least in (("jobs", 1), ("nvcc_threads", 1), ("budget_bytes", 1), ("unit_bytes", 0)):
         if getattr(request, name) < least:
             _wrong(name, getattr(request, name), f"{least} or more")
-    if own := sorted(_OWN & request.options.keys()):
+    if own := sorted(filter(is_own, request.options)):
         _wrong("options", own, "none of those that a build sets itself")
 
 

@@ -28,7 +28,8 @@ said = runpy.run_path(str(pathlib.Path(found.origin).with_name("version.py"))) i
 print(json.dumps([said.get("__version__", ""), said.get("cuda") or ""]))
 """
 TRIAL: Final = "__global__ void trial(float *x) { *x = 1; }\n"
-# What a package reads its architectures from, where that is not torch's variable; its own documentation says so.
+# What a package reads its architectures from, where that is not torch's variable; its own documentation says so. Of
+# the names that no option may have (request.py).
 ARCHITECTURES: Final = {"flash-attn": ("FLASH_ATTN_CUDA_ARCHS", ";")}
 PARTS: Final = ("bin/nvcc", "bin/ptxas", "bin/fatbinary", "bin/cudafe++", "nvvm/bin/cicc")
 

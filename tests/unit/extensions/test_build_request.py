@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from aerie.errors import UsageError
-from aerie.extensions.onhost.request import Patch, Request, Result, Source
+from aerie.extensions.onhost.enclosure import Enclosure
+from aerie.extensions.onhost.request import Patch, Request, Result, Source, is_own
+from aerie.extensions.onhost.toolchain import Toolchain, variables
 
 REQUEST = Request(
     package="flash-attn",
@@ -42,6 +44,7 @@ def test_a_request_comes_through_json() -> None:
         ({"source": {"path": "/a", "sha256": "12"}}, "source.sha256"),
         ({"source": {"path": "/a"}}, "source"),
         ({"options": {"MAX_JOBS": "128"}}, "options"),
+        ({"options": {"CCACHE_DIR": "/tmp"}}, "options"),
         ({"options": {"A": 1}}, "options"),
         ({"patches": [{"name": "x"}]}, "patches[0]"),
         ({"budget": 1}, "document"),
@@ -53,6 +56,16 @@ def test_what_is_wrong_is_named(change: dict[str, object], where: str) -> None:
     with pytest.raises(UsageError) as error:
         Request.parse(json.dumps({**REQUEST.to_dict(), **change}))
     assert where in error.value.where
+
+
+def test_no_option_can_name_what_the_builder_sets_and_others_reach_the_build(tmp_path: Path) -> None:
+    tools = Toolchain(
+        nvcc="13.1.115", torch="2.11.0+cu130", host_compiler="/usr/bin/g++", host_version="g++ 13", identity="x",
+        ccache="/usr/bin/ccache",
+    )  # fmt: skip
+    found = variables(REQUEST, tools, Enclosure(), tmp_path)
+    assert [name for name in found if not is_own(name)] == list(REQUEST.options)
+    assert found["FLASH_ATTENTION_FORCE_BUILD"] == "TRUE"
 
 
 def test_a_result_comes_through_json() -> None:

@@ -45,7 +45,10 @@ def test_the_shipped_packages_are_flash_attn_from_source_and_sglangs_kernels_as_
     [
         ('from = "source"', 'from = "wheel"', "from 'wheel' without wheels"),
         ("[extensions.packages.source]", "[extensions.packages.sauce]", "sauce"),
-        ('FLASH_ATTENTION_FORCE_BUILD = "TRUE"', 'MAX_JOBS = "128"', "options MAX_JOBS"),
+        ('FLASH_ATTENTION_FORCE_BUILD = "TRUE"', 'MAX_JOBS = "128"', "options.MAX_JOBS: MAX_JOBS, expected none of"),
+        ('FLASH_ATTENTION_FORCE_BUILD = "TRUE"', 'CUDA_HOME = "/usr/local/cuda"', "options.CUDA_HOME: CUDA_HOME"),
+        ('FLASH_ATTENTION_FORCE_BUILD = "TRUE"', 'CXX = "clang++"', "options.CXX: CXX"),
+        ('FLASH_ATTENTION_FORCE_BUILD = "TRUE"', 'CCACHE_DIR = "/tmp"', "options.CCACHE_DIR: CCACHE_DIR"),
         ('FLASH_ATTENTION_FORCE_BUILD = "TRUE"', 'lower = "1"', "lower"),
         ('name = "sglang-kernel"', 'name = "flash-attn"', "each name once"),
         ('version = "2.8.3.post2"', 'version = "latest"', "latest"),
@@ -62,6 +65,13 @@ def test_what_cannot_be_meant_is_refused_where_it_stands(old, new, said, tmp_pat
         lock.load(NAME, written(tmp_path, (old, new)))
     assert said in str(raised.value)
     assert f"{NAME}.lock.toml:" in str(raised.value)
+
+
+def test_an_option_that_the_builder_sets_is_refused_on_its_own_line(tmp_path):
+    changes = ('FLASH_ATTENTION_FORCE_BUILD = "TRUE"', 'FLASH_ATTENTION_FORCE_BUILD = "TRUE", CXX = "clang++"')
+    line = 1 + TEXT[: TEXT.index(changes[0])].count("\n")
+    with pytest.raises(SpecError, match=rf"{NAME}.lock.toml:{line}: extensions.packages\[0\].options.CXX: "):
+        lock.load(NAME, written(tmp_path, changes))
 
 
 def test_a_package_without_wheel_and_source_is_refused(tmp_path):
