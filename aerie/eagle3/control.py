@@ -3,8 +3,8 @@
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from aerie.eagle3 import serving, staged
@@ -12,13 +12,13 @@ from aerie.eagle3.profile import Bench, Cost, Drafter, Engine
 from aerie.engines import bench
 from aerie.engines.adapter import Drafter as Drafting
 from aerie.engines.adapter import Forced, Mode, adapter
-from aerie.engines.bench import Arm, Prompt, Record, Run
+from aerie.engines.bench import Arm, ClientLoad, Prompt, Record, Run
 from aerie.engines.client import connect
 from aerie.engines.server import Server
 from aerie.errors import UsageError
 from aerie.runbook.step import Context, Json, write_atomic
 
-__all__ = ["BASE", "BASE_FIXED", "DRAFTERS", "divergence", "doc", "forced", "gap_nats", "run"]
+__all__ = ["BASE", "BASE_FIXED", "DRAFTERS", "divergence", "doc", "forced", "gap_nats", "groups", "run"]
 
 BASE, BASE_FIXED = "base", "base-fixed"
 DRAFTERS = ("baseline", "finetuned")
@@ -31,7 +31,9 @@ fine-tuned one, and one whose acceptance is forced. The flags are those of step 
     --speculative-config '{"method": "eagle3", "model": "drafter", "num_speculative_tokens": 3}'
 
 Measure one after the other, and all of them again in another order, several times: the machine's speed drifts by tens
-of percent within minutes. Before and after each run read `/metrics`; from the differences
+of percent within minutes. (On GPUs that do not hold all servers by their shares, `engine.gpus.memory_fraction`, each is
+started alone, the base last, and measured as often; the order then evens nothing out between them.) Before and after
+each run read `/metrics`; from the differences
 
     accept length = 1 + num_accepted_tokens / num_drafts        acceptance rate = num_accepted_tokens / num_draft_tokens
 
@@ -69,68 +71,51 @@ def gap_nats(top: Mapping[int, float], tokens: Sequence[int | None]) -> float:
     return best - min(top.get(token, last) if token is not None else last for token in tokens)
 
 
+def groups(engine: Engine, names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """The servers that run at the same time, group after group: all, or each alone where they do not fit side by side.
+
+    The base is among the last: it scores the others' divergences.
+    """
+    if engine.fits_side_by_side(len(names)):
+        return (tuple(names),)
+    return tuple((name,) for name in sorted(names, key=lambda name: name == BASE))
+
+
 def run(context: Context) -> Mapping[str, Json]:
     """Serve all, measure interleaved, find and score the divergences."""
     engine, drafter = Engine(**context.values["engine"]), Drafter(**context.values["drafter"])
     values, cost = Bench(**context.values["bench"]), Cost(**context.values["cost"])
     _check_lengths(cost, drafter)
-    held = context.inputs["target"].path / "prompts.held.jsonl"
-    prompts, fixed = serving.read_prompts(held, values.prompts), serving.read_prompts(held, cost.prompts)
+    prompts = serving.read_prompts(_held(context), values.prompts)
     modes = _modes(context, engine, drafter, cost)
-    with serving.servers(context, engine, modes) as servers:
-        arms = [
-            Arm(
-                name=name,
-                server=servers[name],
-                prompts=prompts,
-                max_tokens=values.max_tokens,
-                concurrency=tuple(values.concurrency),
+    arms: list[Arm] = []
+    runs: list[Run] = []
+    order: list[list[str]] = []
+    loads: list[ClientLoad] = []
+    divergences: list[dict[str, Any]] = []
+    for group in groups(engine, list(modes)):
+        with serving.servers(context, engine, {name: modes[name] for name in group}) as servers:
+            here = _arms(context, servers, modes, engine)
+            made, load = bench.measure(
+                here,
+                repetitions=values.repetitions,
+                on_progress=lambda done, total, note: context.progress(done, total, unit="requests", note=note),
+                holds_idle=adapter(engine.name).polls_when_idle,
             )
-            for name in (BASE, *DRAFTERS)
-        ]
-        if cost.accept_lengths:
-            probe = Arm(
-                name=BASE_FIXED,
-                server=servers[BASE],
-                prompts=fixed,
-                max_tokens=values.max_tokens,
-                concurrency=(1,),
-                ignore_eos=True,
-            )
-            arms.append(probe)
-            arms += [
-                replace(
-                    probe,
-                    name=forced(length),
-                    server=servers["forced"] if "forced" in servers else servers[forced(length)],
-                    before=_switch(modes.get("forced"), engine, length),
-                )
-                for length in cost.accept_lengths
-            ]
-        runs, load = bench.measure(
-            arms,
-            repetitions=values.repetitions,
-            on_progress=lambda done, total, note: context.progress(done, total, unit="requests", note=note),
-            holds_idle=adapter(engine.name).polls_when_idle,
-        )
-        divergences = asyncio.run(_divergences(context, servers[BASE], runs, prompts))
+            arms, runs, loads = [*arms, *here], [*runs, *made], [*loads, load]
+            names = [arm.name for arm in here]
+            order += [bench.order(names, repetition) for repetition in range(1, values.repetitions + 1)]
+            if BASE in servers:
+                divergences = asyncio.run(_divergences(context, servers[BASE], runs, prompts))
     for arm in arms:
         rows = [record.to_dict() for run in runs if run.arm == arm.name for record in run.records]
         write_atomic(context.out / f"records.{arm.name}.jsonl", "".join(json.dumps(r) + "\n" for r in rows).encode())
-    names = [arm.name for arm in arms]
     lowest = [run for run in runs if run.concurrency == min(values.concurrency)]
     plain = [record.streamed.token_ids for run in lowest if run.arm == BASE for record in run.records]
     return {
         "engine": serving.engine_evidence(context, engine) | ({} if engine.gpus else {"arch": "cpu"}),
-        "order": [bench.order(names, repetition) for repetition in range(1, values.repetitions + 1)],
-        "arms": {
-            arm.name: {
-                "start_s": arm.server.start_s,
-                "flags": list(arm.server.launch.flags),
-                "runs": [bench.summarize(run) for run in runs if run.arm == arm.name],
-            }
-            for arm in arms
-        },
+        "order": order,
+        "arms": {arm.name: _evidence(arm, runs) for arm in arms},
         "by_prompt": {
             arm: {prompt: one.to_dict() for prompt, one in seen.items()}
             for arm in DRAFTERS
@@ -138,9 +123,54 @@ def run(context: Context) -> Mapping[str, Json]:
         },
         "distinct_bigrams": bench.distinct_bigrams(plain),
         "divergences": divergences,
-        "outputs_same_across_repetitions": {name: _is_same(runs, name) for name in names},
-        "client": load.to_dict(),
+        "outputs_same_across_repetitions": {arm.name: _is_same(runs, arm.name) for arm in arms},
+        "client": ClientLoad.worst(loads).to_dict(),
     }
+
+
+def _evidence(arm: Arm, runs: Sequence[Run]) -> Json:
+    return {
+        "start_s": arm.server.start_s,
+        "flags": list(arm.server.launch.flags),
+        "runs": [bench.summarize(run) for run in runs if run.arm == arm.name],
+    }
+
+
+def _held(context: Context) -> Path:
+    return context.inputs["target"].path / "prompts.held.jsonl"
+
+
+def _arms(context: Context, servers: Mapping[str, Server], modes: Mapping[str, Mode], engine: Engine) -> list[Arm]:
+    """What is measured of these servers."""
+    values, cost = Bench(**context.values["bench"]), Cost(**context.values["cost"])
+    prompts, fixed = (serving.read_prompts(_held(context), count) for count in (values.prompts, cost.prompts))
+    arms = [
+        Arm(
+            name=name,
+            server=servers[name],
+            prompts=prompts,
+            max_tokens=values.max_tokens,
+            concurrency=tuple(values.concurrency),
+        )
+        for name in (BASE, *DRAFTERS)
+        if name in servers
+    ]
+    forcing = {length: "forced" if "forced" in modes else forced(length) for length in cost.accept_lengths}
+    of_fixed: dict[str, tuple[str, float | None]] = {BASE_FIXED: (BASE, None)} if forcing else {}
+    of_fixed |= {forced(length): (name, length) for length, name in forcing.items()}
+    return arms + [
+        Arm(
+            name=arm,
+            server=servers[name],
+            prompts=fixed,
+            max_tokens=values.max_tokens,
+            concurrency=(1,),
+            ignore_eos=True,
+            before=_switch(modes[name], engine, length),
+        )
+        for arm, (name, length) in of_fixed.items()
+        if name in servers
+    ]
 
 
 def _check_lengths(cost: Cost, drafter: Drafter) -> None:
@@ -155,10 +185,10 @@ def _check_lengths(cost: Cost, drafter: Drafter) -> None:
             )
 
 
-def _switch(mode: Mode, engine: Engine, length: float) -> Callable[[], None]:
-    if isinstance(mode, Forced):
+def _switch(mode: Mode, engine: Engine, length: float | None) -> Callable[[], None]:
+    if isinstance(mode, Forced) and length is not None and adapter(engine.name).switches_forced(engine):
         return partial(adapter(engine.name).switch_forced, mode, length)
-    return lambda: None  # its server was started with the length
+    return lambda: None  # its server was started with the length, or has none
 
 
 def _modes(context: Context, engine: Engine, drafter: Drafter, cost: Cost) -> dict[str, Mode]:

@@ -68,7 +68,7 @@ def read_prompts(path: Path, limit: int) -> tuple[Prompt, ...]:
 def servers(context: Context, engine: Engine, modes: Mapping[str, Mode]) -> Iterator[dict[str, Server]]:
     """Servers of the target, one for each mode, all ready; their logs become artifacts (logs/<name>.log)."""
     logs = context.out / "logs"
-    logs.mkdir()
+    logs.mkdir(exist_ok=True)  # a step may have its servers one after the other
     model = staged.folder(context.inputs["target"], "model")
     dtype = context.inputs["preflight"].evidence["arithmetic"]["dtype"]
     served = Served(

@@ -112,6 +112,14 @@ class ClientLoad:
         """Would a faster client have measured more?"""
         return self.cpu_share > _BOUND_CPU_SHARE or self.loop_lag_p99_ms > _BOUND_LAG_MS
 
+    @classmethod
+    def worst(cls, loads: Iterable["ClientLoad"]) -> "ClientLoad":
+        """The most of each over several measurements, at least one."""
+        every = tuple(loads)
+        return cls(
+            cpu_share=max(one.cpu_share for one in every), loop_lag_p99_ms=max(one.loop_lag_p99_ms for one in every)
+        )
+
     def to_dict(self) -> dict[str, float | bool]:
         """As evidence."""
         return {

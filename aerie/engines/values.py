@@ -34,3 +34,11 @@ class Engine(BaseModel):
     ready_timeout_s: Annotated[float, Field(gt=0, description="until the first generation")]
     port: Annotated[int, Field(ge=0, le=65_535, description="first port; 0: free ones are chosen")]
     gpus: Annotated[Gpus | None, Field(description="none: the CPU serves")] = None
+
+    def fits_side_by_side(self, servers: int) -> bool:
+        """May so many servers run at the same time? On GPUs each takes its share of the same ones.
+
+        It is what the shares say: memory that an engine takes beyond its share is not in them.
+        """
+        # A little above 1: a third, written as 0.3333333333333334, is meant to fit three times.
+        return self.gpus is None or servers * self.gpus.memory_fraction <= 1 + 1e-6
