@@ -17,6 +17,8 @@ from aerie.extensions import applying, proof
 from aerie.extensions.onhost import prove as proving
 from aerie.extensions.onhost.evidence import Gpu, Launch, Proof, Request, Shortfall
 from aerie.extensions.onhost.proofs import MODULES
+from aerie.findings.catalogue import rows
+from aerie.findings.model import Fix
 from aerie.report.extensions import outcome_view
 from tests.hosts import test_extensions
 from tests.snapshots import healthy
@@ -237,6 +239,12 @@ def test_a_proven_extension_passes_the_tests_of_its_host():
 @pytest.mark.parametrize("finding", ["extensions.import-failed", "extensions.kernel-failed", "extensions.wrong-result"])
 def test_a_shortfall_fails_the_test_of_its_finding_and_no_other(finding):
     assert failed(of(Shortfall(finding=finding, seen="this", expected="that"))) == {finding}
+
+
+def test_what_fails_to_import_is_mended_by_the_build_that_its_remedy_names():
+    row = rows()["extensions.import-failed"]
+    assert (row.fix, list(row.remedies)) == (Fix.BUILD, [Fix.BUILD])
+    assert "./invoke build" in row.remedies[Fix.BUILD]
 
 
 def built(package, found, monkeypatch, probed):
