@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from aerie.eagle3.measured import BASE, DRAFTERS, Control, Run, Spread
+from aerie.eagle3.outcome import outcome
 from aerie.runbook.step import Json
 
 __all__ = ["SCHEMA", "Evidence", "Span", "expectations", "summarize"]
@@ -92,7 +93,8 @@ def summarize(
         "evidence": {step: asdict(one) for step, one in (hashes or {}).items()},
     }
     judged = control and summary["parity"] and summary["lossless"]
-    return {**summary, "missed": expectations(summary) if judged else []}
+    summary["missed"] = expectations(summary) if judged else []
+    return {**summary, "outcome": outcome(summary)}
 
 
 def expectations(summary: Mapping[str, Json]) -> list[str]:

@@ -136,6 +136,7 @@ def report_view(summary: "Mapping[str, Json]", paths: Iterable[object] = ()) -> 
         parts.append(_list(decision["reasons"]))
         parts.append(Text("not decidable by this run"))
         parts.append(_list(f"{one['question']} {one['why']}" for one in decision["undecidable"]))
+        parts += _outcome(summary["outcome"])
     else:
         parts.append(Text(f"decision  none yet: the run is {summary['state'] or 'not finished'}"))
     parts += [Text.assemble(("expectation missed  ", "bold red"), sentence) for sentence in summary["missed"]]
@@ -200,6 +201,21 @@ def _checks(summary: "Mapping[str, Json]") -> Table:
     if diagnosis:
         table.add_row("diagnosis", _word(diagnosis["verdict"]))
     return table
+
+
+def _outcome(outcome: "Json") -> list[RenderableType]:
+    """What worked and what failed, and what to try next; what is unknown stands above it."""
+    parts: list[RenderableType] = []
+    for key in ("worked", "failed"):
+        if outcome[key]:
+            parts += [Text(key), _list(outcome[key])]
+    if outcome["next"]:
+        parts.append(Text("to try next, best first; S if it comes out right"))
+        table = Table.grid(padding=(0, 1))
+        for place, one in enumerate(outcome["next"], 1):
+            table.add_row(f" {place}.", number(one["worth"], ".2f"), f"{one['try']} ({one['why']})")
+        parts.append(table)
+    return parts
 
 
 def _table(*columns: str | tuple[str, str]) -> Table:

@@ -54,6 +54,7 @@ def test_report_has_the_numbers_the_decision_and_what_is_open(summary):
         "430.1", "1.236", "2.346", "44.9%", "1.18 (1.18–1.28)", "1.42 (1.33–1.49)", "1.65 plain steps a verify step",
         "mean 0.0058, limit 0.02; worst position 0.041", "70 of 80 outputs equal, 10 part at a near tie",
         "diagnosis  healthy", "decision  serve", "Would another engine serve this drafter", "/state/report.html",
+        "to try next, best first", "1. 1.18 serve with the fine-tuned drafter",
     ):  # fmt: skip
         assert part in text, part
 

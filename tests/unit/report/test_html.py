@@ -68,6 +68,12 @@ def test_it_is_small(text):
     assert len(text.encode()) < MAX_BYTES
 
 
+def test_it_says_what_worked_and_what_to_try_next(text):
+    assert "<li>hidden states of the engine against the reference: mean 0.0058, limit 0.02</li>" in text
+    assert "<td>1. serve with the fine-tuned drafter</td>" in text
+    assert "Not measured" not in text
+
+
 def test_the_decision_comes_first(text):
     order = [
         "Decision",
@@ -75,6 +81,7 @@ def test_the_decision_comes_first(text):
         "Numbers",
         "How it was measured",
         ">Steps<",
+        "What worked, what failed, what to try next",
         "What this run cannot decide",
     ]
     places = [text.index(part) for part in order]
