@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from .choice import unknown_name
+from .engines.benchmark.schema import BenchDocument
 from .fieldtexts import add_to_schema
 from .findings import Fix, Severity
 from .lock import Lock
@@ -175,6 +176,7 @@ class BuildPlanDocument(_Part):
 
 
 NAMES: dict[str, Any] = {
+    "bench": BenchDocument,
     "build-plan": BuildPlanDocument,
     "lock": Lock,
     "plan": PlanDocument,

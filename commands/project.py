@@ -28,7 +28,7 @@ def docs(c: Context, check: bool = False) -> None:
         console_on(sys.stdout).print("\n".join(f"written {page.path}" for page in pages) or "every page is current")
 
 
-@task(auto_shortflags=False, positional=["name"], help={"name": "build-plan, lock, plan, snapshot or verify"})
+@task(auto_shortflags=False, positional=["name"], help={"name": "bench, build-plan, lock, plan, snapshot or verify"})
 def schema(c: Context, name: str) -> None:
     """Print the JSON Schema of a document."""
     from aerie import schemas

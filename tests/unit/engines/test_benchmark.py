@@ -8,6 +8,7 @@ import tarfile
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Literal
 
 import pytest
 
@@ -19,6 +20,7 @@ from aerie.engines.benchmark.endpoint import Endpoint, parse
 from aerie.engines.benchmark.hosts import BENCH
 from aerie.engines.benchmark.prompts import Question
 from aerie.engines.benchmark.running import Level, Spec, Taken
+from aerie.engines.benchmark.schema import BenchDocument
 from aerie.errors import AerieError, UsageError
 from aerie.paths import repository
 
@@ -145,6 +147,20 @@ def test_files_hold_every_request_and_are_read_again(drafted, tmp_path):
     (tmp_path / "other.json").write_text('{"schema": "aerie.plan/1"}')
     with pytest.raises(UsageError, match=r"'aerie\.plan/1', expected aerie\.bench/1"):
         document.read(tmp_path / "other.json")
+
+
+def test_a_document_is_as_its_schema_says(plain, drafted):
+    documents = [
+        take(plain, drafted, within={"tpot": 15.0}, concurrency=(2,)).to_dict(),
+        take(
+            plain, questions=(*QUESTIONS, Question(id="r", text="refuse")), temperatures=(1.0,), concurrency=(1,)
+        ).to_dict(),
+    ]
+    assert documents[0]["rows"][1]["tau"] and documents[0]["comparisons"] and documents[1]["rows"][0]["failed"]
+    for one in documents:
+        read = BenchDocument.model_validate(one)
+        assert read.model_dump(mode="json", by_alias=True) == json.loads(json.dumps(one))
+    assert BenchDocument.model_fields["schema_"].annotation == Literal[document.SCHEMA]
 
 
 def answer(ttft=0.1, per_token=0.01, tokens=11, text="same", **more):
