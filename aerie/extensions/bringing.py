@@ -140,7 +140,7 @@ def _build(spec: Spec, there: Environment, folder: Path, found: dict[str, Any]) 
         "source", uri=source["uri"], sha256=source["sha256"], name="", package=spec["package"],
         version=spec["version"], environment=there, into=folder / "scratch",
     )  # fmt: skip
-    asked = {**spec["build"], "source": {"path": str(archive), "sha256": source["sha256"]}}
+    asked = {**spec["build"], "source": {"path": str(archive), **_named(source)}}
     asked |= {"work": str(folder / "work"), "out": str(folder / "out"), "python": str(there.python)}
     result = build(Request.parse(json.dumps(asked)), folder)
     found["build"] = result.to_dict()
@@ -159,6 +159,10 @@ def _build(spec: Spec, there: Environment, folder: Path, found: dict[str, Any]) 
     entry = store.add(Path(spec["store"]), spec["digest"], result.wheel, told)
     result.wheel.unlink()
     return entry
+
+
+def _named(source: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: source[name] for name in ("sha256", "folder")}
 
 
 def _names(patches: list[dict[str, str]]) -> list[str]:

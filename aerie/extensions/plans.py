@@ -330,11 +330,13 @@ def _capacity(told: Mapping[str, Any]) -> Capacity:
 
 
 def _patched(package: Extension) -> str:
-    """What names the source as it is compiled: its own hash, and those of its patches."""
+    """What names the source as it is compiled: its own hash, its folder, and the hashes of its patches."""
     assert package.source is not None, "asked for packages with a source only"
-    if not package.patches:
+    folder = package.source.folder
+    if not package.patches and not folder:
         return package.source.sha256
-    texts = [hashlib.sha256(one["text"].encode()).hexdigest() for one in patches(package)]
+    texts = [f"folder {folder}"] if folder else []
+    texts += [hashlib.sha256(one["text"].encode()).hexdigest() for one in patches(package)]
     return hashlib.sha256("\n".join([package.source.sha256, *texts]).encode()).hexdigest()
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from aerie.extensions.build_key import SIZING
-from aerie.extensions.onhost.request import is_own
+from aerie.extensions.onhost.request import FOLDER, is_own
 from aerie.layers import LAYERS
 
 __all__ = [
@@ -215,12 +215,14 @@ class ExtensionWheel(_Table):
 
 
 class ExtensionSource(_Table):
-    """The source distribution of an extension."""
+    """The source of an extension: a source distribution, or an archive of the repository that has it."""
 
     uri: Annotated[str, Field(pattern=URI_OR_INDEX)] = ""
     """Where it lies, https://… or a path on the host; "" is the package index that the host's pip uses."""
     sha256: Sha256
     """Of the file."""
+    folder: Annotated[str, Field(pattern=FOLDER)] = ""
+    """Where the package lies below the one folder at the archive's top; "" is that folder itself."""
 
 
 class Extension(_Table):

@@ -9,10 +9,11 @@ from typing import Any, Final, NoReturn
 
 from aerie.errors import AerieError, UsageError
 
-__all__ = ["REQUEST", "RESULT", "Patch", "Request", "Result", "Source", "is_own"]
+__all__ = ["FOLDER", "REQUEST", "RESULT", "Patch", "Request", "Result", "Source", "is_own"]
 
 REQUEST: Final = "aerie.build/1"
 RESULT: Final = "aerie.built/1"
+FOLDER: Final = r"^([A-Za-z0-9_][A-Za-z0-9_.+-]*(/[A-Za-z0-9_][A-Za-z0-9_.+-]*)*)?$"  # "", "sgl-kernel", "a/b"; no ".."
 # The builder sets these itself: a second value would win or lose by chance. A prefix ends with "_".
 _OWN: Final = frozenset({
     "AERIE_", "CC", "CCACHE_", "CMAKE_BUILD_PARALLEL_LEVEL", "CMAKE_CUDA_COMPILER_LAUNCHER",
@@ -24,15 +25,19 @@ _OWN: Final = frozenset({
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """An archive on the host, .tar.gz or .zip, with one folder at its top; sha256: of the archive, 64 hex digits."""
+    """An archive on the host, .tar.gz or .zip, with one folder at its top; sha256: of the archive, 64 hex digits.
+
+    folder: where the package lies below that top, "" for the top itself.
+    """
 
     path: Path
     sha256: str
+    folder: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patch:
-    """A unified diff against the source, paths below its top folder (-p1); applied without fuzz, in order."""
+    """A unified diff against the source, paths below the package's folder (-p1); applied without fuzz, in order."""
 
     name: str
     text: str
@@ -211,6 +216,8 @@ def _check(request: Request) -> None:
             _wrong(name, str(path), "an absolute path")
     if not re.fullmatch(r"[0-9a-f]{64}", request.source.sha256):
         _wrong("source.sha256", request.source.sha256, "64 hex digits")
+    if not re.fullmatch(FOLDER, request.source.folder):
+        _wrong("source.folder", request.source.folder, "a folder below the top of the source, without ..")
     if not request.architectures or not all(re.fullmatch(r"\d+\.\d[af]?", one) for one in request.architectures):
         _wrong("architectures", list(request.architectures), 'compute capabilities such as "12.0"')
     for name, least in (("jobs", 1), ("nvcc_threads", 1), ("budget_bytes", 1), ("unit_bytes", 0)):

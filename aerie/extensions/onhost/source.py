@@ -17,8 +17,10 @@ _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+\d+(?:,\d+)? @@")
 
 
 def unpack(source: Source, folder: Path) -> Path:
-    """The folder at the top of the archive, unpacked below `folder`. Raises AerieError, and unpacks nothing, for a
-    file of another hash."""
+    """The package's folder in the archive, unpacked below `folder`: its top, or the folder there that is named.
+
+    Raises AerieError, and unpacks nothing, for a file of another hash; and for one without that folder.
+    """
     try:
         with open(source.path, "rb") as file:
             seen = hashlib.file_digest(file, "sha256").hexdigest()
@@ -45,7 +47,19 @@ def unpack(source: Source, folder: Path) -> Path:
             str(source.path), seen=f"{', '.join(top.name for top in tops[:5]) or 'nothing'} at the top",
             expected="one folder", remedy="Lock a source distribution.",
         )  # fmt: skip
-    return tops[0]
+    package = tops[0] / source.folder
+    # A link may lead anywhere: what the lock names lies in the archive that its hash is of.
+    if not package.is_dir() or not package.resolve().is_relative_to(tops[0].resolve()):
+        there = ", ".join(sorted(one.parent.relative_to(tops[0]).as_posix() for one in _packages(tops[0]))[:5])
+        raise AerieError(
+            str(source.path), seen=f"no folder {source.folder} in {tops[0].name}, packages in: {there or 'none'}",
+            expected="the folder with the package", remedy="Lock the source's folder as the archive has it.",
+        )  # fmt: skip
+    return package
+
+
+def _packages(top: Path) -> Iterator[Path]:
+    return (path for pattern in ("*/", "*/*/") for path in top.glob(f"{pattern}pyproject.toml"))
 
 
 def apply(patch: Patch, folder: Path) -> tuple[str, ...]:

@@ -102,6 +102,13 @@ def test_what_could_not_be_seen_is_a_warning_and_not_taken_for_nothing(rows):
     assert warning == "what runs on GPU 1 could not be read (NVML: no permission), so no memory is reserved for it"
 
 
+def test_another_folder_of_the_same_source_is_another_build():
+    (package,) = lock_with(BUILT).extensions.packages
+    moved = package.model_copy(update={"source": package.source.model_copy(update={"folder": "kernels"})})
+    assert plans._patched(package) == "e" * 64
+    assert len({plans._patched(package), plans._patched(moved)}) == 2 and len(plans._patched(moved)) == 64
+
+
 def process(pid: int, unit: str | None) -> dict[str, Any]:
     return {"pid": pid, "name": "python", "memory_bytes": 1, "unit": unit}
 

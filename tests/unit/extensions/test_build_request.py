@@ -43,6 +43,8 @@ def test_a_request_comes_through_json() -> None:
         ({"work": "work"}, "work"),
         ({"source": {"path": "/a", "sha256": "12"}}, "source.sha256"),
         ({"source": {"path": "/a"}}, "source"),
+        ({"source": {"path": "/a", "sha256": "a" * 64, "folder": "../a"}}, "source.folder"),
+        ({"source": {"path": "/a", "sha256": "a" * 64, "folder": "/a"}}, "source.folder"),
         ({"options": {"MAX_JOBS": "128"}}, "options"),
         ({"options": {"CCACHE_DIR": "/tmp"}}, "options"),
         ({"options": {"A": 1}}, "options"),

@@ -11,6 +11,7 @@ from aerie.runbook.yamlfile import SpecError
 NAME = "ubuntu2404-cuda131"
 TEXT = lock.path(NAME).read_text()
 WHEEL = '[[extensions.packages.wheels]]\nname = "sglang_kernel-0.4.10-cp310-abi3-manylinux2014_x86_64.whl"'
+SOURCE = "[extensions.packages.source]"
 
 
 def written(folder: Path, *changes: tuple[str, str]) -> Path:
@@ -50,6 +51,9 @@ def test_the_shipped_packages_are_flash_attn_from_source_and_sglangs_kernels_as_
         ('FLASH_ATTENTION_FORCE_BUILD = "TRUE"', 'CXX = "clang++"', "options.CXX: CXX"),
         ('FLASH_ATTENTION_FORCE_BUILD = "TRUE"', 'CCACHE_DIR = "/tmp"', "options.CCACHE_DIR: CCACHE_DIR"),
         ('FLASH_ATTENTION_FORCE_BUILD = "TRUE"', 'lower = "1"', "lower"),
+        (SOURCE, f'{SOURCE}\nfolder = "../kernels"', "packages[0].source.folder: '../kernels'"),
+        (SOURCE, f'{SOURCE}\nfolder = "/kernels"', "packages[0].source.folder: '/kernels'"),
+        (SOURCE, f'{SOURCE}\nfolder = "kernels/"', "packages[0].source.folder: 'kernels/'"),
         ('name = "sglang-kernel"', 'name = "flash-attn"', "each name once"),
         ('version = "2.8.3.post2"', 'version = "latest"', "latest"),
         ('.whl"\nsha256 = "043c', '.whl"\nsha256 = "43c', "sha256"),
@@ -65,6 +69,12 @@ def test_what_cannot_be_meant_is_refused_where_it_stands(old, new, said, tmp_pat
         lock.load(NAME, written(tmp_path, (old, new)))
     assert said in str(raised.value)
     assert f"{NAME}.lock.toml:" in str(raised.value)
+
+
+def test_a_source_may_name_the_folder_with_its_package(tmp_path):
+    folder = written(tmp_path, (SOURCE, f'{SOURCE}\nfolder = "sgl-kernel/python_3.x"'))
+    source = lock.load(NAME, folder).extensions.packages[0].source
+    assert source is not None and source.folder == "sgl-kernel/python_3.x"
 
 
 def test_an_option_that_the_builder_sets_is_refused_on_its_own_line(tmp_path):

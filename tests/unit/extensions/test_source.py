@@ -3,6 +3,7 @@
 import io
 import tarfile
 import zipfile
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -108,6 +109,42 @@ def test_an_archive_is_unpacked_where_its_hash_is_right(tmp_path: Path, kind: st
         unpack(Source(path=path, sha256="0" * 64), tmp_path / "other")
     assert error.value.seen == f"sha256 {digest}"
     assert not (tmp_path / "other").exists()
+
+
+def archive(folder: Path, *names: str) -> Source:
+    path = folder / "x.zip"
+    with zipfile.ZipFile(path, "w") as made:
+        for name in names:
+            made.writestr(name, "")
+    return Source(path=path, sha256=sha256(path.read_bytes()).hexdigest())
+
+
+def test_a_package_in_a_folder_of_its_repository_is_built_there(tmp_path: Path) -> None:
+    source = archive(tmp_path, "x-1/README.md", "x-1/kernels/pyproject.toml", "x-1/kernels/a.cu")
+    found = unpack(replace(source, folder="kernels"), tmp_path / "src")
+    assert found == tmp_path / "src/x-1/kernels"
+    assert apply(Patch(name="new.patch", text=NEW_FILE.replace("b/sub/", "b/")), found) == ("new.txt",)
+
+
+@pytest.mark.parametrize("folder", ["kernel", "kernels/a.cu"])
+def test_a_folder_that_the_archive_does_not_have_is_told_with_those_that_it_has(tmp_path: Path, folder: str) -> None:
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w") as tar:
+        for name in ("x-1/kernels/pyproject.toml", "x-1/kernels/a.cu"):
+            tar.addfile(tarfile.TarInfo(name))
+    source = Source(path=path, sha256=sha256(path.read_bytes()).hexdigest(), folder=folder)
+    with pytest.raises(AerieError, match=f"no folder {folder} in x-1, packages in: kernels"):
+        unpack(source, tmp_path / "src")
+
+
+def test_a_link_out_of_the_archive_is_no_folder_of_it(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        link = tarfile.TarInfo("x-1/outside")
+        link.type, link.linkname = tarfile.SYMTYPE, ".."
+        tar.addfile(link)
+    digest = sha256((tmp_path / "x.tar").read_bytes()).hexdigest()
+    with pytest.raises(AerieError, match="no folder outside in x-1, packages in: none"):
+        unpack(Source(path=tmp_path / "x.tar", sha256=digest, folder="outside"), tmp_path / "src")
 
 
 def test_an_archive_without_one_top_folder_is_refused(tmp_path: Path) -> None:
