@@ -192,6 +192,7 @@ def _hangs(whole: Table) -> Iterator[str]:
     yield "## Known hangs\n"
     rows = [
         (
+            one.id,
             one.engine,
             one.versions or "all",
             ", ".join(one.archs) or "all",
@@ -202,7 +203,7 @@ def _hangs(whole: Table) -> Iterator[str]:
         )
         for one in whole.hangs
     ]
-    yield _table(("engine", "versions", "cards", "symptom", "cause", "remedy", "source"), rows)
+    yield _table(("hang", "engine", "versions", "cards", "symptom", "cause", "remedy", "source"), rows)
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -117,6 +117,7 @@ class Name(Row):
 class Hang(Row):
     """A known hang or crash: symptom, cause, remedy. engine is "any" where it is not the engine's."""
 
+    id: str
     symptom: str
     cause: str
     remedy: str

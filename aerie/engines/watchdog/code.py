@@ -12,8 +12,11 @@ FOLDER = Path("/var/lib/aerie/watchdog")
 ON_CPU_S = 600.0  # no GPU tells that it computes, and a long prompt takes minutes there
 WATCHDOG = Code(
     "aerie.engines.watchdog.main",
-    ("errors.py", "runbook/step.py", "engines/__init__.py", "engines/watchdog/*.py", "engines/watchdog/*.toml"),
-)
+    (
+        "errors.py", "runbook/step.py", "engines/__init__.py", "engines/capabilities.toml", "engines/watchdog/*.py",
+        "engines/watchdog/*.toml",
+    ),
+)  # fmt: skip
 
 
 def spec_of(service: Service, slot: Slot) -> Spec:

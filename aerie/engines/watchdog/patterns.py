@@ -11,12 +11,16 @@ from typing import Any
 __all__ = ["Pattern", "counter", "hits", "metric_names", "patterns", "telling"]
 
 FILE = Path(__file__).with_name("patterns.toml")
+HANGS = Path(__file__).parents[1] / "capabilities.toml"  # remedy and source of a known hang are told there alone
 LAST = 3  # of several ranks each may log the last line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """points_to: a kind of diagnosis, or empty. only_last: it counts as long as no other line follows it."""
+    """points_to: a kind of diagnosis, or empty. only_last: it counts as long as no other line follows it.
+
+    hang: id in the capability table, whose cause, remedy and source it has; or empty.
+    """
 
     id: str
     search: re.Pattern[str]
@@ -24,13 +28,22 @@ class Pattern:
     only_last: bool
     remedy: str
     source: str
+    hang: str = ""
 
 
 @cache
 def patterns() -> dict[str, Pattern]:
     """All of them by id."""
-    rows = _document()["pattern"]
-    return {row["id"]: Pattern(**(row | {"search": re.compile(row["search"])})) for row in rows}
+    hangs = {row["id"]: row for row in tomllib.loads(HANGS.read_text())["hang"]}
+    return {row["id"]: _pattern(row, hangs) for row in _document()["pattern"]}
+
+
+def _pattern(row: dict[str, Any], hangs: dict[str, Any]) -> Pattern:
+    told = row | {"search": re.compile(row["search"])}
+    if "hang" in row:
+        known = hangs[row["hang"]]
+        told |= {"remedy": f"{known['id']}: {known['cause']}; {known['remedy']}", "source": known["source"]}
+    return Pattern(**told)
 
 
 def telling(lines: Iterable[str]) -> int:

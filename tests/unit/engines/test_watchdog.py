@@ -2,21 +2,23 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from aerie.engines import guard
+from aerie.engines import capability, guard
 from aerie.engines.service.onhost.definition import Service
 from aerie.engines.watchdog import patterns, proc
-from aerie.engines.watchdog.code import spec_of
+from aerie.engines.watchdog.code import WATCHDOG, spec_of
 from aerie.engines.watchdog.diagnosis import Diagnosis, Kind, diagnose
 from aerie.engines.watchdog.main import Watchdog
 from aerie.engines.watchdog.observation import Gpu, Observation, Process
@@ -104,6 +106,34 @@ def test_what_it_is(seen, kind, said):
     found = diagnose(seen, LIMITS, OURS)
     assert found.kind is kind
     assert said in found.reason
+
+
+def test_a_known_hang_is_told_in_the_capability_table_alone():
+    rows = tomllib.loads(patterns.FILE.read_text())["pattern"]
+    known = {hang.id: hang for hang in capability.table().hangs}
+    assert len(known) == len(capability.table().hangs)
+    assert [row["id"] for row in rows if ("hang" in row) == ("remedy" in row or "source" in row)] == []
+    assert {row["hang"] for row in rows if "hang" in row} <= set(known)
+    for one in patterns.patterns().values():
+        if one.hang:
+            assert one.remedy.startswith(one.hang) and one.remedy.endswith(known[one.hang].remedy)
+            assert one.source == known[one.hang].source
+    # What has a source of its own is in no row there.
+    issues = {issue for hang in known.values() for issue in re.findall(r"\w+#\d+", hang.source)}
+    assert [
+        one.id for one in patterns.patterns().values() if not one.hang and any(i in one.source for i in issues)
+    ] == []
+
+
+def test_the_code_for_hosts_knows_its_patterns(tmp_path):
+    for name, content in WATCHDOG.files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    told = "import sys; sys.path[0] = sys.argv[1]; from aerie.engines.watchdog.patterns import patterns; print(*patterns())"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", told, tmp_path], capture_output=True, text=True, check=False, cwd="/"
+    )
+    assert done.stdout.split() == list(patterns.patterns()), done.stderr
 
 
 def test_the_catalogue_adds_its_remedy():
