@@ -38,7 +38,7 @@ def test_a_host_begins_with_its_verdict_and_ends_with_what_it_stops():
         "  FATAL  driver.version-mismatch  package 590.44.01, library 590.44.01, loaded 590.44.01; "
         "expected 590.48.01 in each  provision installs it and boots into it.",
         "  WARN  storage.readahead-low  128 KiB on nvme1n1; expected 4096 KiB  provision sets it now and at each boot.",
-        "  ok  base kernel interconnect cuda python weights engine",
+        "  ok  base kernel interconnect cuda python extensions weights engine",
         "reboot because: driver.version-mismatch",
         "stops: aerie-vllm.service: since 2026-11-27T06:00:00Z, 3 d",
         "stops: sglang.service: on GPU 0, 1",
