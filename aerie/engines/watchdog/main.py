@@ -4,7 +4,8 @@
     python -I CODE SPEC.json --once   two looks and the diagnosis as JSON, without any step: what is it doing?
     python -I CODE version            says that this code is here
 
-State is kept in the spec's folder, so that a watchdog that was restarted does not begin to count anew.
+State is kept in the spec's folder, so that a watchdog that was restarted does not begin to count anew, and knows what
+was the service's.
 """
 
 import json
@@ -18,6 +19,7 @@ from typing import Any
 
 from aerie.engines.watchdog import evidence
 from aerie.engines.watchdog.diagnosis import Diagnosis, Kind, diagnose
+from aerie.engines.watchdog.known import Known
 from aerie.engines.watchdog.observation import Observation
 from aerie.engines.watchdog.observer import Observer, library
 from aerie.engines.watchdog.recovery import Attempt, Decision, Step, decide
@@ -41,7 +43,7 @@ class Watchdog:
         self.spec, self.service, self.observer, self.tell = spec, service, observer, tell
         self.seen: list[Observation] = []
         self._start = ""
-        self._ours: set[int] = set()
+        self._ours = Known(spec.folder / "processes.json")
         self._said: Kind | None = None
         self._file = spec.folder / "attempts.json"
         self.attempts = _read(self._file)
@@ -52,7 +54,7 @@ class Watchdog:
         if found.kind is Kind.HEALTHY and any(not one.is_over for one in self.attempts):
             self.attempts = [replace(one, is_over=True) for one in self.attempts]
             self._write()
-        decision = decide(found, self.attempts, self._ours, time.time(), self.spec.limits)
+        decision = decide(found, self.attempts, self._ours.alive(), time.time(), self.spec.limits)
         if decision.step is Step.WAIT:
             if found.kind is not self._said:
                 self._tell(found, decision)
@@ -71,11 +73,11 @@ class Watchdog:
         state, now = self.observer.look()
         if state.start != self._start and state.pids:
             self.seen, self._start = [], state.start
-        self._ours |= set(state.pids)
+        self._ours.add(state.pids)
         self.seen.append(now)
         if len(self.seen) > REMEMBERED:
             del self.seen[1]
-        return diagnose(self.seen, self.spec.limits, self._ours), state.unit
+        return diagnose(self.seen, self.spec.limits, self._ours.alive()), state.unit
 
     def _act(self, decision: Decision, unit: str) -> None:
         match decision.step:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from aerie.engines.watchdog.observation import Process
 
-__all__ = ["process", "processes"]
+__all__ = ["process", "processes", "started"]
 
 PAGE = 4096
 # vLLM names its workers VLLM::Worker_TP3, SGLang sglang::scheduler_TP3 (with _DP, _EP before or behind).
@@ -16,6 +16,12 @@ RANK = re.compile(r"(?:^|[_:])TP(\d+)")
 def processes(pids: Iterable[int], root: Path = Path("/proc")) -> tuple[Process, ...]:
     """Those that are there still, zombies too."""
     return tuple(one for pid in pids if (one := process(pid, root)) is not None)
+
+
+def started(pid: int, root: Path = Path("/proc")) -> int | None:
+    """When it started, in ticks since the boot; None where it has ended."""
+    fields = _read(root / str(pid) / "stat").rpartition(")")[2].split()
+    return int(fields[19]) if fields else None
 
 
 def process(pid: int, root: Path = Path("/proc")) -> Process | None:

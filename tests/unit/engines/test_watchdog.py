@@ -20,6 +20,7 @@ from aerie.engines.service.onhost.definition import Service
 from aerie.engines.watchdog import patterns, proc
 from aerie.engines.watchdog.code import WATCHDOG, spec_of
 from aerie.engines.watchdog.diagnosis import Diagnosis, Kind, diagnose
+from aerie.engines.watchdog.known import Known
 from aerie.engines.watchdog.main import Watchdog
 from aerie.engines.watchdog.observation import Gpu, Observation, Process
 from aerie.engines.watchdog.observer import Observer
@@ -129,9 +130,13 @@ def test_the_code_for_hosts_knows_its_patterns(tmp_path):
     for name, content in WATCHDOG.files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)
-    told = "import sys; sys.path[0] = sys.argv[1]; from aerie.engines.watchdog.patterns import patterns; print(*patterns())"
+    program = "from aerie.engines.watchdog.patterns import patterns; print(*patterns())"
     done = subprocess.run(
-        [sys.executable, "-S", "-c", told, tmp_path], capture_output=True, text=True, check=False, cwd="/"
+        [sys.executable, "-S", "-c", f"import sys; sys.path[0] = sys.argv[1]; {program}", tmp_path],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
     )
     assert done.stdout.split() == list(patterns.patterns()), done.stderr
 
@@ -421,6 +426,53 @@ def test_memory_that_is_not_freed_is_taken_from_our_own_process(watch):
     ready(dog)
     assert not nvml.is_held()
     assert steps(told) == [("memory-held", "end-holders")] and group.steps == ["start"]
+
+
+def left_over(watch):
+    """A service whose front end has ended and whose rank holds memory, and a watchdog that was started after that."""
+    nvml = Nvml()
+    group, dog, told = watch("holds", nvml=nvml)
+    ready(dog)
+    nvml.pid = worker(group, 0)
+    group.process.terminate()
+    group.process.wait()
+    return nvml, group, dog, told, lambda: Watchdog(dog.spec, group, Observer(dog.spec, group, nvml), told.append)
+
+
+def test_a_watchdog_that_was_restarted_knows_what_is_left(watch):
+    nvml, group, _, told, start = left_over(watch)
+    ready(start())
+    assert not nvml.is_held()
+    assert steps(told) == [("memory-held", "end-holders")] and group.steps == ["start"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda told: told | {"boot": "another"},
+        lambda told: told | {"processes": [one | {"start_ticks": 1} for one in told["processes"]]},
+        lambda told: {"schema": told["schema"]},
+    ],
+    ids=["another-boot", "another-process-by-now", "damaged"],
+)
+def test_a_number_alone_makes_no_process_ours(watch, change):
+    nvml, group, dog, told, start = left_over(watch)
+    file = dog.spec.folder / "processes.json"
+    file.write_text(json.dumps(change(json.loads(file.read_text()))))
+    again = start()
+    assert [again.turn().kind, again.turn().kind] == [Kind.DOWN, Kind.DOWN]
+    assert nvml.is_held() and steps(told) == [] and group.steps == []
+
+
+def test_what_has_ended_is_forgotten(tmp_path):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    known = Known(tmp_path / "processes.json")
+    known.add([gone.pid, os.getpid()])
+    assert known.alive() == {gone.pid, os.getpid()} == Known(tmp_path / "processes.json").alive()
+    gone.wait()
+    known.add([])
+    rows = json.loads((tmp_path / "processes.json").read_text())["processes"]
+    assert known.alive() == {os.getpid()} == {row["pid"] for row in rows}
 
 
 def test_memory_of_another_process_is_not_ours_to_free(watch):
