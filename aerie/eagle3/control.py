@@ -113,7 +113,7 @@ def run(context: Context) -> Mapping[str, Json]:
     lowest = [run for run in runs if run.concurrency == min(values.concurrency)]
     plain = [record.streamed.token_ids for run in lowest if run.arm == BASE for record in run.records]
     return {
-        "engine": serving.engine_evidence(context, engine) | ({} if engine.gpus else {"arch": "cpu"}),
+        "engine": serving.engine_evidence(context, engine) | {"arch": serving.arch(engine)},
         "order": order,
         "arms": {arm.name: _evidence(arm, runs) for arm in arms},
         "by_prompt": {

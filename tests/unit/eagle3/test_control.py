@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from aerie.eagle3 import control, serving
-from aerie.engines import gpu_memory
+from aerie.engines import gpu_arch, gpu_memory
 from aerie.engines.adapter import Served, adapter
 from aerie.engines.server import serve
 from aerie.engines.values import Engine, Gpus
@@ -46,6 +46,7 @@ def step(tmp_path, monkeypatch):
     """A context of the step, and the groups of servers that were started for it, in turn."""
     monkeypatch.setattr(gpu_memory, "used_bytes", dict)
     monkeypatch.setattr(serving, "engine_evidence", lambda context, engine: {"name": "sglang", "version": "0.5.16"})
+    monkeypatch.setattr(gpu_arch, "here", lambda: "sm90")
     groups = []
 
     @contextlib.contextmanager
@@ -97,6 +98,7 @@ def test_every_server_is_measured_either_way(step, fraction, started):
     evidence = control.run(context)
     assert tuple(groups) == started
     arms = evidence["arms"]
+    assert evidence["engine"]["arch"] == "sm90"
     assert set(arms) == {*NAMES, "base-fixed"}
     assert {name: len(arm["runs"]) for name, arm in arms.items()} == dict.fromkeys(arms, 2)
     taus = {
