@@ -52,12 +52,15 @@ def runbook(
     """Run a runbook, or go on with its unfinished run."""
     from aerie import inventory
     from aerie.runbook import runner
+    from aerie.runbook.fit import refuse_what_cannot_run
 
     inventory.require_local(inventory.host(host))
     what: dict[str, Any] = {"profile": profile, "host": host, "overrides": set_ or (), "only": only or ()}
     what |= {"from_": from_, "until": until, "again": again}
     if plan or c.config.run.dry:
-        _show_plan(runner.plan(name, **what), json=json)
+        made = runner.plan(name, **what)
+        _show_plan(made, json=json)
+        refuse_what_cannot_run(made)
     else:
         with _listening(json=json) as listener:
             result = runner.run(name, **what, listener=listener)

@@ -58,12 +58,14 @@ class Captured:
 
 
 def captured(profile: "Profile") -> Captured:
-    """What a run of this profile captures at the most: answers of full length, in fp32 as some processors need it."""
+    """What a run of a target that is made captures at the most: answers of full length, in fp32 as some processors need
+    it.
+    """
     return Captured(
         samples=profile.synthesis.prompts,
         tokens_per_sample=_PROMPT_TOKENS + profile.synthesis.max_tokens,
         layers=len(profile.drafter.aux_layers) + 1,
-        hidden=max(profile.target.mla.hidden_size, profile.target.llama.hidden_size),
+        hidden=max(shape.hidden_size for shape in (profile.target.mla, profile.target.llama) if shape),
         number_bytes=4,
     )
 

@@ -56,6 +56,7 @@ def _published(context: Context, chosen: Staged) -> Mapping[str, Json]:
 
 def _trained(context: Context, baseline: Baseline) -> Mapping[str, Json]:
     """Write drafter/ (config.json, model.safetensors), vocab_map.pt and the trainer's configuration and log."""
+    assert baseline.samples and baseline.steps and baseline.batch and baseline.learning_rate, "the profile's check"
     drafter = Drafter.model_validate(context.values["drafter"])
     arithmetic = context.inputs["preflight"].evidence["arithmetic"]
     target = staged.folder(context.inputs["target"], "model")

@@ -4,21 +4,19 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aerie.eagle3 import specforge, staged
-from aerie.eagle3.arithmetic import captured
 from aerie.eagle3.parity import read_states
-from aerie.eagle3.profile import Drafter, Finetune, Profile
+from aerie.eagle3.profile import Drafter, Finetune
 from aerie.errors import AerieError
 from aerie.pagecache import PassBy, copy_tree
-from aerie.runbook.budget import Budget
 from aerie.runbook.step import Context, Json
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["budget", "doc", "run"]
+__all__ = ["doc", "run"]
 
 doc = """\
 The trainer is SpecForge: it comes from the project of SGLang, which serves in production, captures with that engine's
@@ -54,22 +52,7 @@ MLA attention.
    every epoch: the evidence has their number.
 """
 
-_CHECKPOINT_BYTES = 60_000_000  # weights in bf16, optimizer in fp32, and the copy beside the evidence
-
 _MIN_AGREEMENT = 0.5  # 0.99 with greedy answers; sampled ones agree less, states shifted by one hardly at all
-
-
-def budget(profile: Profile, measured: Mapping[str, Any] | None) -> Budget:
-    """Features as the trainer reads them, and checkpoints."""
-    counts = captured(profile)
-    return Budget(
-        disk_bytes=counts.feature_bytes + _CHECKPOINT_BYTES,
-        basis=(
-            f"{counts.samples:,} features, uncompressed for the trainer, of at most {counts.tokens_per_sample:g} "
-            f"tokens; {_CHECKPOINT_BYTES / 1e6:.0f} MB of checkpoints",
-        ),
-        smaller=("fewer synthesis.prompts or a smaller synthesis.max_tokens",),
-    )
 
 
 def run(context: Context) -> Mapping[str, Json]:

@@ -14,6 +14,7 @@ __all__ = [
     "Drafter",
     "Engine",
     "Expect",
+    "Figures",
     "Finetune",
     "Lossless",
     "Parity",
@@ -50,17 +51,23 @@ class Staged(_Values):
 
 
 class Target(_Values):
-    """The model to be served. shape: auto takes mla where the processor has AMX, else llama."""
+    """The model to be served. What a staged one does not need is how one is made: its shapes and its training."""
 
     staged: Annotated[Staged | None, Field(description="fetched, and nothing is trained; none: it is made here")] = None
-    shape: Annotated[Literal["auto", "mla", "llama"], Field(description="auto: mla with AMX, else llama")]
-    vocab_size: Annotated[int, Field(ge=512, le=65_536, description="tokens of the byte-level BPE tokenizer")]
-    sequence: Annotated[int, Field(ge=64, le=1024, description="tokens")]
-    batch: Count
-    threads: Annotated[int, Field(ge=0, description="0: one per core")]
-    seed: Annotated[int, Field(ge=0, description="of weights and order")]
-    mla: Shape
-    llama: Shape
+    shape: Annotated[Literal["auto", "mla", "llama"], Field(description="auto: mla with AMX, else llama")] = "auto"
+    vocab_size: Annotated[int, Field(ge=512, le=262_144, description="tokens of the byte-level BPE tokenizer")]
+    sequence: Annotated[int, Field(ge=64, le=1024, description="tokens")] = 256
+    batch: Count = 4
+    threads: Annotated[int, Field(ge=0, description="0: one per core")] = 1
+    seed: Annotated[int, Field(ge=0, description="of weights and order")] = 0
+    mla: Shape | None = None
+    llama: Shape | None = None
+
+    @model_validator(mode="after")
+    def _one_that_is_made_has_both_shapes(self) -> Self:
+        if self.staged is None and (self.mla is None or self.llama is None):
+            raise ValueError("neither staged nor with both shapes: expected staged, or mla and llama to make one of")
+        return self
 
 
 class Corpus(_Values):
@@ -90,10 +97,17 @@ class Baseline(_Values):
     """The brief training on generic text that stands in for a published drafter."""
 
     staged: Annotated[Staged | None, Field(description="a published drafter; none: the stand-in is trained")] = None
-    samples: Count
-    steps: Count
-    batch: Count
-    learning_rate: Rate
+    samples: Count | None = None
+    steps: Count | None = None
+    batch: Count | None = None
+    learning_rate: Rate | None = None
+
+    @model_validator(mode="after")
+    def _a_stand_in_says_how_it_is_trained(self) -> Self:
+        training = (self.samples, self.steps, self.batch, self.learning_rate)
+        if self.staged is None and None in training:
+            raise ValueError("neither staged nor trained: expected staged, or samples, steps, batch and learning_rate")
+        return self
 
 
 class Synthesis(_Values):
@@ -157,6 +171,32 @@ class Expect(_Values):
     llama: ExpectShape
 
 
+class Figures(_Values):
+    """What a plan counts with until something is measured: sizes and rates of models that are staged. No step reads it.
+
+    Bytes, tokens and seconds. A manifest that a lock pins wins over weight_bytes and drafter_bytes.
+    """
+
+    layers: Annotated[int, Field(ge=1, description="of the target")]
+    hidden_size: Annotated[int, Field(ge=64, description="width of the target")]
+    weight_bytes: Annotated[int, Field(ge=1, description="of the target's files")]
+    drafter_bytes: Annotated[int, Field(ge=1, description="of the drafter's files")]
+    gpu_weight_bytes: Annotated[int, Field(ge=1, description="of the target on each GPU")]
+    kv_bytes_per_token: Annotated[int, Field(ge=1, description="on each GPU, the drafter's cache included")]
+    prompt_tokens: Annotated[float, Field(gt=0, description="mean of a sample")]
+    answer_tokens: Annotated[float, Field(gt=0, description="mean of a sample")]
+    fetch_bytes_s: Annotated[float, Field(gt=0, description="of weights to the host")]
+    load_s: Annotated[float, Field(gt=0, description="of weights into the GPUs, read from disk")]
+    warm_load_s: Annotated[float, Field(gt=0, description="of weights into the GPUs, out of the page cache")]
+    single_tok_s: Annotated[float, Field(gt=0, description="generated for one user")]
+    crowd_tok_s: Annotated[float, Field(gt=0, description="generated for more than one user, all together")]
+    extract_tok_s: Annotated[float, Field(gt=0, description="whose hidden states are extracted")]
+    train_tok_s: Annotated[float, Field(gt=0, description="trained on, all GPUs together")]
+    train_gpu_bytes: Annotated[int, Field(ge=1, description="of the trainer on each GPU")]
+    checkpoint_bytes: Annotated[int, Field(ge=1, description="of one checkpoint, optimizer included")]
+    checkpoints: Annotated[int, Field(ge=1, description="that the trainer keeps")]
+
+
 class Profile(_Values):
     """Every value of the eagle3 runbook."""
 
@@ -172,10 +212,14 @@ class Profile(_Values):
     cost: Cost
     lossless: Lossless
     expect: Expect
+    figures: Annotated[Figures | None, Field(description="of staged models; none: a target that is made")] = None
 
     @model_validator(mode="after")
     def _aux_layers_lie_below_the_last(self) -> Self:
-        layers = min(self.target.mla.layers, self.target.llama.layers)
+        known = [one.layers for one in (self.target.mla, self.target.llama, self.figures) if one is not None]
+        if not known:
+            raise ValueError("figures: nothing, expected those of the staged target, which has no shape here")
+        layers = min(known)
         if self.drafter.aux_layers[-1] >= layers:
             raise ValueError(f"drafter.aux_layers {self.drafter.aux_layers}: expected ids below {layers} layers")
         if self.drafter.draft_vocab_size > self.target.vocab_size:

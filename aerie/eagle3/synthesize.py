@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from aerie.eagle3 import serving, staged
-from aerie.eagle3.arithmetic import captured
-from aerie.eagle3.profile import Drafter, Engine, Profile, Synthesis
+from aerie.eagle3.profile import Drafter, Engine, Synthesis
 from aerie.eagle3.samples import Samples
 from aerie.engines.adapter import Capture
 from aerie.engines.bench import Prompt
@@ -20,7 +19,6 @@ from aerie.engines.server import Server
 from aerie.engines.states import States, read_states
 from aerie.errors import AerieError
 from aerie.pagecache import PassBy
-from aerie.runbook.budget import Budget
 from aerie.runbook.step import Context, Json, write_atomic
 
 __all__ = ["doc", "run", "sample", "unique"]
@@ -48,26 +46,6 @@ planes, and the plane of signs and exponents is coded (`bytes_per_byte` says wha
 out of the page cache, where the weights of the next server lie. A sample is kept as soon as it is answered: an attempt
 that is killed loses the answers that were open, and the next one asks for the rest.
 """
-
-
-def budget(profile: Profile, measured: Mapping[str, Any] | None) -> Budget:
-    """States on the disk, those that the engine still holds back included; time by the measured rate."""
-    counts, new_tokens = captured(profile), profile.synthesis.prompts * profile.synthesis.max_tokens
-    seconds, rate = None, ""
-    if measured and measured["tok_s"]:
-        seconds = measured["start_s"] + new_tokens / measured["tok_s"]
-        rate = (
-            f"; {new_tokens:,} new tokens at {measured['tok_s']:,.0f}/s, as measured, after {measured['start_s']:.0f} s"
-        )
-    return Budget(
-        disk_bytes=counts.state_bytes,
-        seconds=seconds,
-        basis=(
-            f"{counts.samples:,} samples of at most {counts.tokens_per_sample:g} tokens, {counts.layers} layers of "
-            f"{counts.hidden} numbers each in fp32{rate}",
-        ),
-        smaller=("fewer synthesis.prompts or a smaller synthesis.max_tokens",),
-    )
 
 
 @dataclass(slots=True, kw_only=True)

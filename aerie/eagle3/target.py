@@ -239,7 +239,9 @@ def build_model(shape: str, target: Target) -> "PreTrainedModel":
 
 
 def _size(target: Target, shape: str) -> Shape:
-    return target.mla if shape == "mla" else target.llama
+    size = target.mla if shape == "mla" else target.llama
+    assert size is not None, "the profile is refused where a target that is made has no shape"
+    return size
 
 
 def _train(

@@ -76,7 +76,8 @@ def plan_view(plan: "Plan") -> RenderableType:
     counts = {action: sum(step.action == action for step in plan.steps) for action in PLAN_WORDS}
     totals = ", ".join(f"{count} {PLAN_WORDS[action]}" for action, count in counts.items() if count)
     known = [step.expected_s for step in plan.steps if step.action == "run" and step.expected_s is not None]
-    about = f"; about {duration(sum(known))}" if known and len(known) == counts["run"] else ""
+    told = "" if len(known) == counts["run"] else f"{len(known)} of them "
+    about = f"; {told}about {duration(sum(known))}" if known else ""
     head = Text(f"{plan.runbook} · profile {plan.profile} · {plan.host}: {totals}{about}", style="bold")
     table = _table("state", "step", "why", *((name, "right") for name, _ in _takes(plan)), ("time", "right"))
     for step in plan.steps:
@@ -84,13 +85,16 @@ def plan_view(plan: "Plan") -> RenderableType:
         takes = [taken(step.budget) if step.action == "run" else MISSING for _, taken in _takes(plan)]
         table.add_row(_word(step.action, PLAN_WORDS[step.action]), step.id, why, *takes, duration(step.expected_s))
     basis = [Text(f"{step.id}: {sentence}", style="dim") for step in plan.to_run for sentence in step.budget.basis]
+    stuck = [Text(f"{step.id} cannot run: {step.obstacle}", style="yellow") for step in plan.to_run if step.obstacle]
     free = ", ".join(f"{size(free)} free in {where}" for where, free in plan.disk_free_bytes.items())
+    if plan.gpu_bytes is not None:
+        free += f", {len(plan.gpu_bytes)} GPUs here"
     last = (
         f"{totals}; may write {size(plan.disk_needed_bytes)}, {free}"
         if counts["run"]
         else f"{totals}; nothing to write"
     )
-    return Group(head, table, *basis, Text(last, style="bold"))
+    return Group(head, table, *basis, *stuck, Text(last, style="bold"))
 
 
 def _takes(plan: "Plan") -> "list[tuple[str, Callable[[Budget], str]]]":

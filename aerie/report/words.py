@@ -37,8 +37,8 @@ def spread(value: Mapping[str, float] | None, form: str = ".2f") -> str:
 
 def size(size_bytes: float) -> str:
     """Decimal units, as disks and files have: "35.1 MB"."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size_bytes < 999.5 or unit == "GB":
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if size_bytes < 999.5 or unit == "TB":
             break
         size_bytes /= 1000
     return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.3g} {unit}"

@@ -12,6 +12,7 @@ from aerie.paths import state_dir
 from aerie.runbook import events, state, supervise
 from aerie.runbook import plan as planning
 from aerie.runbook.attempt import Attempts, Failure
+from aerie.runbook.fit import refuse_what_cannot_run
 from aerie.runbook.interrupts import catch
 from aerie.runbook.journal import Journal
 from aerie.runbook.plan import Made, Plan, Present, Selection
@@ -81,7 +82,7 @@ class Execution:
         with catch() as interrupts:
             planned = self._present.plan(self._selection)
             _refuse_unselected_needs(planned)
-            planning.refuse_if_too_small(planned)
+            refuse_what_cannot_run(planned)
             self._open(planned, resumed=resumed)
             self._attempts = Attempts(self._journal, self._run, self._say, interrupts)
             self._interrupts = interrupts

@@ -145,10 +145,10 @@ class Journal:
         """Every step.done with this key of this step of this runbook on this host, newest first."""
         return self._select(f"{_DONE} AND json_extract(data, '$.key') = ? ORDER BY seq DESC", step, runbook, host, key)
 
-    def newest(self, runbook: str, host: str, step: str) -> Entry | None:
-        """The newest step.done of this step of this runbook on this host, whatever its key."""
-        found = self._select(f"{_DONE} ORDER BY seq DESC LIMIT 1", step, runbook, host)
-        return found[0] if found else None
+    def newest(self, runbook: str, host: str, step: str, *, profile: str | None = None) -> Entry | None:
+        """The newest step.done of this step of this runbook on this host, whatever its key. profile: of this one."""
+        found = self._select(f"{_DONE} ORDER BY seq DESC", step, runbook, host)
+        return next((one for one in found if profile in (None, self._profile(one.run))), None)
 
     def durations_s(self, runbook: str, host: str, step: str) -> tuple[float, ...]:
         """How long the step took whenever it was done."""
@@ -169,6 +169,10 @@ class Journal:
                ORDER BY seq""",
             step, output, runbook, host,
         )  # fmt: skip
+
+    def _profile(self, run: str) -> str:
+        opened = self._select("WHERE kind = 'run.opened' AND run = ? LIMIT 1", run)
+        return str(opened[0].data["profile"])
 
     def _select(self, where: str, *arguments: object) -> tuple[Entry, ...]:
         rows = self._db.execute(f"SELECT seq, at, run, step, attempt, kind, data FROM event {where}", arguments)

@@ -1,24 +1,26 @@
 """Which steps would run and why: what the journal and the files say about each, judged without changing anything."""
 
 import hashlib
+import importlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from aerie.choice import unknown_name
-from aerie.errors import AerieError, UsageError
+from aerie.errors import UsageError
 from aerie.paths import cache_dir, state_dir
 from aerie.runbook import artifacts, keys
-from aerie.runbook.budget import Budget
+from aerie.runbook.budget import Budget, Measured
 from aerie.runbook.journal import Entry, Journal
 from aerie.runbook.spec import Loaded, Step, module, nest, values_of
 from aerie.runbook.step import Decision
 
-__all__ = ["Finding", "Made", "Plan", "PlannedStep", "Present", "Selection", "refuse_if_too_small", "select"]
+__all__ = ["Finding", "Made", "Plan", "PlannedStep", "Present", "Selection", "select"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +72,9 @@ class PlannedStep:
     """One line of a plan. action: done, run, blocked or skipped (not selected). reason: why, in words.
 
     key: of the step now; origin: the run whose result is used, "" when there is none. budget: what it would take;
-    expected_s: by the budget where that can tell, else the median of the step's earlier durations.
+    expected_s: by the budget where that can tell, else the median of the step's earlier durations. obstacle: why it
+    cannot run with these values, "" where it can. disks: of the plan's disk_free_bytes, those that it may write to; ()
+    for every one.
     """
 
     id: str
@@ -81,13 +85,15 @@ class PlannedStep:
     origin: str
     budget: Budget
     expected_s: float | None
+    obstacle: str = ""
+    disks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What a run would do now. disk_free_bytes: by file system, of the folders that steps write to.
 
-    ram_bytes: of the host.
+    ram_bytes: of the host; gpu_bytes: of each of its GPUs, None where nobody can say or no step wants one.
     """
 
     runbook: str
@@ -96,6 +102,7 @@ class Plan:
     steps: tuple[PlannedStep, ...]
     disk_free_bytes: Mapping[str, int]
     ram_bytes: int
+    gpu_bytes: tuple[int, ...] | None = None
 
     @property
     def to_run(self) -> tuple[PlannedStep, ...]:
@@ -110,6 +117,11 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON types."""
         return asdict(self) | {"disk_needed_bytes": self.disk_needed_bytes}
+
+    def writing_to(self, disk: str) -> tuple[PlannedStep, ...]:
+        """The steps that will run and may write to this file system."""
+        # A step does not say whether it writes to the state or to the cache folder, so each must have room for all.
+        return tuple(step for step in self.to_run if step.budget.disk_bytes and disk in (step.disks or (disk,)))
 
 
 def select(steps: Sequence[Step], *, from_: str | None, until: str | None, only: Sequence[str],
@@ -209,13 +221,15 @@ class Present:
                 decision, reasons = self.verdict(step, finding.made)
                 if decision in ("stop", "wait"):
                     blocker = f"gate of {step.id}: {'; '.join(reasons)}"
+        free, disks = _disks({step.budget.folder for step in planned})
         return Plan(
             runbook=self._loaded.runbook.name,
             profile=self._loaded.profile,
             host=self._host,
-            steps=tuple(planned),
-            disk_free_bytes=_free(),
+            steps=tuple(replace(step, disks=disks[step.budget.folder]) for step in planned),
+            disk_free_bytes=free,
             ram_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+            gpu_bytes=_gpus() if any(step.budget.gpus for step in planned if step.action == "run") else None,
         )
 
     def _why(self, step: Step, parts: Mapping[str, Any], inputs: Mapping[str, str | None]) -> str:
@@ -228,21 +242,30 @@ class Present:
         return "; ".join(found)
 
     def budget(self, step: Step) -> Budget:
-        """What the step would take; what the runbook's file says of its disk where its module says nothing."""
-        of_module: Callable[..., Budget] | None = getattr(module(step), "budget", None)
-        if of_module is None:
-            return Budget(disk_bytes=step.disk_bytes)
-        return of_module(self._loaded.values, self._measured(step))
+        """What the step would take; what the runbook's file says of its disk where nobody counts more."""
+        told: Budget | None = None
+        if planning := self._planning():
+            told = planning.budget(step.id, self._loaded.values, self._measured(step))
+        return told or Budget(disk_bytes=step.disk_bytes)
 
-    def _measured(self, step: Step) -> Mapping[str, Any] | None:
-        newest = self._journal.newest(self._loaded.runbook.name, self._host, step.id)
+    def _planning(self) -> ModuleType | None:
+        name = self._loaded.runbook.planning
+        return importlib.import_module(name) if name else None
+
+    def _measured(self, step: Step) -> Measured | None:
+        # Another profile's result is of other models: the rates of a tiny one say nothing about these.
+        newest = self._journal.newest(self._loaded.runbook.name, self._host, step.id, profile=self._loaded.profile)
         try:
-            return _made(newest).evidence if newest else None
+            return Measured(evidence=_made(newest).evidence, seconds=newest.data["seconds"]) if newest else None
         except OSError:  # its files were removed since
             return None
 
     def _planned(self, step: Step, action: str, reason: str, finding: Finding) -> PlannedStep:
         budget = self.budget(step)
+        planning = self._planning()
+        obstacle = planning.obstacle(step.id, self._loaded.values) if planning else ""
+        if not obstacle and budget.seconds is not None and budget.seconds > step.timeout_s:
+            obstacle = f"it takes about {budget.seconds:,.0f} s, and its timeout_s is {step.timeout_s:,g}"
         return PlannedStep(
             id=step.id,
             title=step.title,
@@ -252,6 +275,7 @@ class Present:
             origin=finding.made.run if finding.made else "",
             budget=budget,
             expected_s=budget.seconds if budget.seconds is not None else self.expected_s(step),
+            obstacle=obstacle,
         )
 
 
@@ -264,39 +288,6 @@ def damage_of(made: Made, *, deep: bool) -> artifacts.Damage | None:
     if seen != made.evidence_sha256:
         return artifacts.Damage(path="evidence.json", seen="hash differs")
     return artifacts.check(made.folder / "out", made.artifacts, deep=deep)
-
-
-def refuse_if_too_small(plan: Plan) -> None:
-    """Raise AerieError, with the steps and what would make them smaller, when what would run does not fit the host."""
-    _refuse_small_disk(plan)
-    for step in plan.to_run:
-        if step.budget.ram_bytes > plan.ram_bytes:
-            raise AerieError(
-                f"memory of {plan.host}, step {step.id}", seen=f"{_gb(plan.ram_bytes)} in all",
-                expected=f"{_gb(step.budget.ram_bytes)}", remedy=_smaller([step], "Use a host with more memory."),
-            )  # fmt: skip
-
-
-def _refuse_small_disk(plan: Plan) -> None:
-    # A step does not say whether it writes to the state or to the cache folder, so each must have room for all.
-    small = {where: free for where, free in plan.disk_free_bytes.items() if free < plan.disk_needed_bytes}
-    if small:
-        writing = [step for step in plan.to_run if step.budget.disk_bytes]
-        parts = [f"{step.id} {_gb(step.budget.disk_bytes)}" for step in writing]
-        raise AerieError(
-            "disk", seen=", ".join(f"{_gb(free)} free in {where}" for where, free in small.items()),
-            expected=f"{_gb(plan.disk_needed_bytes)} ({' + '.join(parts)})",
-            remedy=_smaller(
-                sorted(writing, key=lambda step: -step.budget.disk_bytes),
-                "Free some space, or set XDG_STATE_HOME and XDG_CACHE_HOME to a larger disk.",
-            ),
-        )  # fmt: skip
-
-
-def _smaller(steps: Sequence[PlannedStep], otherwise: str) -> str:
-    """What to do, the steps that take most first."""
-    ways = [f"{step.id}: {way}" for step in steps for way in step.budget.smaller]
-    return " ".join([*(f"{way}." for way in ways), otherwise, "Nothing was started."])
 
 
 def _made(entry: Entry) -> Made:
@@ -319,15 +310,31 @@ def _stale(step: Step, made: Made) -> str | None:
     return None if judge is None else judge(made.evidence)
 
 
-def _free() -> dict[str, int]:
+def _disks(folders: Collection[str]) -> tuple[dict[str, int], dict[str, tuple[str, ...]]]:
+    """(Free bytes by file system, named by one folder on it; the file systems of each of `folders`).
+
+    "" stands for the state and the cache folder.
+    """
     free: dict[str, int] = {}
-    for folder in (state_dir(), cache_dir()):
-        existing = next(path for path in (folder, *folder.parents) if path.is_dir())
-        device = existing.stat().st_dev
-        if all(Path(other).stat().st_dev != device for other in free):
-            free[str(existing)] = shutil.disk_usage(existing).free
-    return free
+    by_device: dict[int, str] = {}
+    found: dict[str, tuple[str, ...]] = {}
+    for folder in ("", *sorted({*folders} - {""})):
+        names = []
+        for wanted in (Path(folder),) if folder else (state_dir(), cache_dir()):
+            existing = next(path for path in (wanted, *wanted.parents) if path.is_dir())
+            name = by_device.setdefault(existing.stat().st_dev, str(existing))
+            free.setdefault(name, shutil.disk_usage(existing).free)
+            names.append(name)
+        found[folder] = tuple(dict.fromkeys(names))
+    return free, found
 
 
-def _gb(size_bytes: float) -> str:
-    return f"{size_bytes / 1e9:.1f} GB"
+def _gpus() -> tuple[int, ...] | None:
+    """Memory of each GPU of this machine, empty where there is no driver; None where one does not say."""
+    from aerie.probe import nvml
+
+    seen = nvml.read()
+    if seen["error"] is not None:
+        return () if "Not Found" in seen["error"] else None
+    sizes = [card["memory_bytes"] for card in seen["gpus"]]
+    return tuple(sizes) if all(isinstance(size, int) for size in sizes) else None

@@ -107,7 +107,7 @@ def _find(where: str, schema: Schema) -> Schema:
 
 def _flat(where: str, value: Any, at: Schema, schema: Schema) -> Iterator[str]:
     field = _resolved(at, schema)
-    if "properties" in field:
+    if "properties" in field and value is not None:
         for name, inner in field["properties"].items():
             yield from _flat(f"{where}.{name}", value[name], inner, schema)
     else:
@@ -116,6 +116,10 @@ def _flat(where: str, value: Any, at: Schema, schema: Schema) -> Iterator[str]:
 
 
 def _resolved(at: Schema, schema: Schema) -> Schema:
+    given = [one for one in at.get("anyOf", ()) if one.get("type") != "null"]
+    if len(given) == 1:  # what may be left out: as it is where it is given
+        inner = _resolved(given[0], schema)
+        return {**inner, "description": at.get("description") or inner.get("description", "")}
     reference = at.get("$ref")
     if reference is None:
         return at

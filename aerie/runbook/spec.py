@@ -52,7 +52,10 @@ class Step(BaseModel):
 
 
 class Runbook(BaseModel):
-    """A list of steps, and the class that says which values they may have."""
+    """A list of steps, and the class that says which values they may have.
+
+    planning: the module that says what steps take and which cannot run (aerie/runbook/budget.py), "" for none.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -61,6 +64,7 @@ class Runbook(BaseModel):
     title: Annotated[str, Field(min_length=1)]
     profile: Annotated[str, Field(pattern=r"^[\w.]+:\w+$", description="module:Class")]
     default_profile: Name
+    planning: Annotated[str, Field(pattern=r"^[\w.]*$")] = ""
     steps: Annotated[tuple[Step, ...], Field(min_length=1)]
 
 
@@ -167,6 +171,8 @@ def _check(runbook: Runbook, model: type[BaseModel] | None, name: str, document:
     """What the schema alone cannot say: names that refer to each other, code that must be there."""
     if runbook.name != name:
         document.problem(("name",), runbook.name, f"{name}, the name of its folder")
+    if runbook.planning:
+        _check_planning(runbook.planning, document)
     earlier: list[str] = []
     for index, step in enumerate(runbook.steps):
         here = ("steps", index)
@@ -194,6 +200,16 @@ def _check_value_path(model: type[BaseModel], path: str, at: tuple[str | int, ..
             expected = f"a value of {inside}: {', '.join(known)}" if known else f"nothing inside {inside}"
             document.problem(at, path, expected, nearest(part, known))
             return
+
+
+def _check_planning(name: str, document: Document) -> None:
+    try:
+        found = importlib.import_module(name)
+    except Exception as error:
+        document.problem(("planning",), f"{name} ({_said(error)})", "a module that can be imported")
+        return
+    if not all(callable(getattr(found, function, None)) for function in ("budget", "obstacle")):
+        document.problem(("planning",), name, "a module with the functions `budget` and `obstacle`")
 
 
 def _check_module(step: Step, at: tuple[str | int, ...], document: Document) -> None:

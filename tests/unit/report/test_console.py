@@ -4,6 +4,7 @@ import io
 import os
 import pty
 import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -100,10 +101,18 @@ def test_a_plan_with_nothing_to_do_says_so():
     )
 
 
-def test_an_estimate_needs_every_step():
-    assert "about" not in shown(
-        plan_view(a_plan(step("a", "run", "never ran"), step("b", "run", "never ran", "", 4.0)))
-    )
+def test_an_estimate_of_some_steps_says_of_how_many():
+    text = shown(plan_view(a_plan(step("a", "run", "never ran"), step("b", "run", "never ran", "", 4.0))))
+    assert text.splitlines()[0].rstrip().endswith("2 will run; 1 of them about 4.0 s")
+    assert "about" not in shown(plan_view(a_plan(step("a", "run", "never ran"))))
+
+
+def test_a_plan_tells_what_cannot_run_and_how_many_gpus_there_are():
+    plan = a_plan(replace(step("parity", "run", budget=Budget(disk_bytes=2 * 10**12)), obstacle="not on GPUs yet"))
+    text = shown(plan_view(replace(plan, gpu_bytes=(96 * 10**9,) * 8))).splitlines()
+    assert [line.rstrip() for line in text[-2:]] == [
+        "parity cannot run: not on GPUs yet", "1 will run; may write 2 TB, 40 GB free in /root, 8 GPUs here",
+    ]  # fmt: skip
 
 
 def a_run(state, reasons=(), command="invoke resume r1"):

@@ -18,7 +18,15 @@ def test_duration(seconds, text):
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (35_100_000, "35.1 MB"), (999_900_000, "1 GB"), (828e9, "828 GB")],
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1 kB"),
+        (35_100_000, "35.1 MB"),
+        (999_900_000, "1 GB"),
+        (828e9, "828 GB"),
+        (1.41e12, "1.41 TB"),
+    ],
 )
 def test_size(count, text):
     assert size(count) == text

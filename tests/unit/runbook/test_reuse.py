@@ -1,15 +1,12 @@
 """What runs again and what does not, and why: in words, and by the side effects of the steps."""
 
-import importlib
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from aerie.errors import AerieError, UsageError
 from aerie.runbook import runner
-from aerie.runbook.plan import refuse_if_too_small
 from tests.runbook_fixture.quick import STEPS, Quick
 
 
@@ -226,30 +223,3 @@ def test_a_record_has_what_a_report_needs(done: Quick) -> None:
     fetch = record.steps[1]
     assert [file["path"] for file in fetch.artifacts] == ["data/words.txt"]
     assert fetch.started_at < fetch.ended_at
-
-
-TOO_MUCH = """
-from aerie.runbook.budget import Budget
-
-
-def budget(profile, measured):
-    seen = "never ran" if measured is None else f"{measured['words']} words before"
-    return Budget(ram_bytes=10**16, seconds=profile.fetch.words * 2.0, basis=(seen,), smaller=("fewer fetch.words",))
-"""
-
-
-def test_a_steps_own_budget_is_in_the_plan_and_refused_where_the_host_is_too_small(
-    quick: Quick, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fetch = importlib.import_module("tests.runbook_fixture.fetch")
-    names: dict[str, Any] = {}
-    exec(TOO_MUCH, names)
-    assert quick.run().code == 0
-    monkeypatch.setattr(fetch, "budget", names["budget"], raising=False)
-    plan = runner.plan("quick", directory=quick.directory, overrides=["fetch.words=7"])
-    (step,) = [step for step in plan.steps if step.id == "fetch"]
-    assert (step.action, step.expected_s, step.budget.basis) == ("run", 14.0, ("10 words before",))
-    with pytest.raises(
-        AerieError, match=r"memory of localhost, step fetch.*expected 10000000.0 GB.*fetch: fewer fetch.words"
-    ):
-        refuse_if_too_small(plan)

@@ -1,0 +1,346 @@
+"""What the steps of the eagle3 runbook take, and which cannot run with a profile's values: the runbook's `planning`.
+
+A target that is made is counted by its shape. A staged one is counted by `figures` of its profile, until a step has
+been measured on the host: then its own rate counts. Reads the lock's manifests and what lies in its weights folder.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from aerie.eagle3.arithmetic import KEPT, Captured, captured
+from aerie.eagle3.profile import Figures, Profile, Staged
+from aerie.errors import AerieError
+from aerie.runbook.budget import Budget, Measured, Share
+
+__all__ = ["budget", "obstacle"]
+
+# Weights in bf16, optimizer in fp32, and the copy beside the evidence, of a tiny drafter.
+_TINY_CHECKPOINT_BYTES = 60_000_000
+_PROMPTS = 3583  # of the embedded corpus with its 40 held-out ones left out (Python 3.11)
+_FEWER_SAMPLES = "fewer synthesis.prompts or a smaller synthesis.max_tokens"
+_LESS_CACHE = "a smaller engine.max_num_seqs or engine.max_model_len"
+
+
+def budget(step: str, profile: Profile, measured: Measured | None) -> Budget | None:
+    """What the step takes; None where the runbook's file says all there is to say."""
+    counted = _OF_FIGURES.get(step) if profile.figures else None
+    if counted and profile.figures:
+        return counted(profile, profile.figures, measured)
+    made = _OF_MADE.get(step)
+    return made(profile, measured) if made else None
+
+
+def obstacle(step: str, profile: Profile) -> str:
+    """Why the step cannot run with these values, "" where it can."""
+    found = _OBSTACLES.get(step)
+    return found(profile) if found else ""
+
+
+# ------------------------------------------------------------------------------------------- a target that is made
+
+
+def _made_synthesize(profile: Profile, measured: Measured | None) -> Budget:
+    """States on the disk, those that the engine still holds back included; time by the measured rate."""
+    counts, new_tokens = captured(profile), profile.synthesis.prompts * profile.synthesis.max_tokens
+    seconds, rate = None, ""
+    if measured and (tok_s := measured.evidence["tok_s"]):
+        start_s = measured.evidence["start_s"]
+        seconds = start_s + new_tokens / tok_s
+        rate = f"; {new_tokens:,} new tokens at {tok_s:,.0f}/s, as measured, after {start_s:.0f} s"
+    return Budget(
+        disk_bytes=counts.state_bytes,
+        seconds=seconds,
+        basis=(
+            f"{counts.samples:,} samples of at most {counts.tokens_per_sample:g} tokens, {counts.layers} layers of "
+            f"{counts.hidden} numbers each in fp32{rate}",
+        ),
+        smaller=(_FEWER_SAMPLES,),
+    )
+
+
+def _made_finetune(profile: Profile, measured: Measured | None) -> Budget:
+    """Features as the trainer reads them, and checkpoints."""
+    counts = captured(profile)
+    return Budget(
+        disk_bytes=counts.feature_bytes + _TINY_CHECKPOINT_BYTES,
+        basis=(
+            f"{counts.samples:,} features, uncompressed for the trainer, of at most {counts.tokens_per_sample:g} "
+            f"tokens; {_TINY_CHECKPOINT_BYTES / 1e6:.0f} MB of checkpoints",
+        ),
+        smaller=(_FEWER_SAMPLES,),
+    )
+
+
+# ------------------------------------------------------------------------------------------------ a target of figures
+
+
+def _target(profile: Profile, figures: Figures, measured: Measured | None) -> Budget:
+    size, source, folder = _files(profile.target.staged, figures.weight_bytes)
+    missing = max(0, size - _bytes_in(folder))
+    seconds, rate = missing / figures.fetch_bytes_s, f"{figures.fetch_bytes_s / 1e9:.2g} GB/s assumed"
+    if measured and measured.evidence["staged"]["fetched_bytes"]:
+        staged = measured.evidence["staged"]
+        seconds = missing * staged["seconds"] / staged["fetched_bytes"]
+        rate = f"{staged['fetched_bytes'] / staged['seconds'] / 1e9:.2g} GB/s, as measured"
+    return Budget(
+        disk_bytes=missing,
+        folder=folder,
+        ram_bytes=size,
+        seconds=seconds,
+        basis=(
+            f"weights of {size:,} bytes ({source}), {missing:,} of them missing in {folder}, fetched at {rate}",
+            "memory that holds all of them in the page cache: every later start of an engine is then a warm one",
+        ),
+    )
+
+
+def _drafter(profile: Profile, figures: Figures, measured: Measured | None) -> Budget:
+    size, source, folder = _files(profile.baseline.staged, figures.drafter_bytes)
+    missing = max(0, size - _bytes_in(folder))
+    return Budget(
+        disk_bytes=missing,
+        folder=folder,
+        seconds=missing / figures.fetch_bytes_s,
+        basis=(f"a drafter of {size:,} bytes ({source}), {missing:,} of them missing in {folder}",),
+    )
+
+
+def _serve_base(profile: Profile, figures: Figures, measured: Measured | None) -> Budget:
+    evidence = measured.evidence if measured else {}
+    seconds, basis = _load(figures.load_s, evidence.get("start_s"))
+    work_s, work = _bench_s(profile, figures, {"base": evidence["bench"]} if evidence else {}, arms=1, repetitions=1)
+    return _on_gpus(
+        profile, figures, seconds=seconds + work_s,
+        basis=(f"{basis}; {figures.warm_load_s:g} s instead where memory holds the weights already", work),
+    )  # fmt: skip
+
+
+def _synthesize(profile: Profile, figures: Figures, measured: Measured | None) -> Budget:
+    """States as they are kept, and time to generate and to extract; one measured rate stands for both."""
+    evidence = measured.evidence if measured else {}
+    tok_s, ratio = evidence.get("tok_s"), evidence.get("bytes_per_byte")
+    answers = evidence["new_tokens"] / evidence["prompts"] if tok_s else figures.answer_tokens
+    prompts = evidence["prompt_tokens"] / evidence["prompts"] if tok_s else figures.prompt_tokens
+    counts = _captured(profile, figures, prompts + answers)
+    kept = counts.kept_bytes if ratio is None else math.ceil(counts.state_bytes * ratio)
+    loading, basis = _load(figures.warm_load_s, evidence.get("start_s"))
+    generated = counts.samples * answers
+    if tok_s:
+        seconds = loading + generated / tok_s
+        rates = f"{generated:,.0f} new tokens at {tok_s:,.0f}/s with their states, as measured"
+    else:
+        seconds = loading + generated / figures.crowd_tok_s + counts.tokens / figures.extract_tok_s
+        rates = (
+            f"{generated:,.0f} new tokens at {figures.crowd_tok_s:,g}/s, and states of {counts.tokens:,.0f} tokens at "
+            f"{figures.extract_tok_s:,g}/s: a step that has both in one pass takes less"
+        )
+    size = (
+        f"{counts.samples:,} samples of {counts.tokens_per_sample:,.0f} tokens, {counts.bytes_per_token:,} bytes each: "
+        f"{counts.state_bytes:,} bytes of states, of which {ratio or KEPT:g} are kept"
+        + (", as measured" if ratio else ", as was measured of a tiny target")
+    )
+    return _on_gpus(
+        profile, figures, seconds=seconds, basis=(size, f"{basis}; {rates}"), disk_bytes=kept,
+        share=Share(value="synthesis.prompts", count=counts.samples, bytes_each=kept / counts.samples),
+        smaller=(
+            f"{_FEWER_SAMPLES}; the states are kept without loss already, at {kept / counts.state_bytes:.0%}",
+            "no layer can be left out: the drafter reads three, and the trainer the last one",
+        ),
+    )  # fmt: skip
+
+
+def _finetune(profile: Profile, figures: Figures, measured: Measured | None) -> Budget:
+    counts = _captured(profile, figures, figures.prompt_tokens + figures.answer_tokens)
+    epochs = profile.finetune.epochs
+    tok_s, source = figures.train_tok_s, "assumed"
+    if measured:
+        tok_s, source = measured.evidence["tokens"] * measured.evidence["epochs"] / measured.seconds, "as measured"
+        counts = _captured(profile, figures, measured.evidence["tokens"] / measured.evidence["samples"])
+    checkpoints = (figures.checkpoints + 1) * figures.checkpoint_bytes
+    gpus = profile.engine.gpus
+    return Budget(
+        disk_bytes=counts.feature_bytes + checkpoints,
+        share=Share(
+            value="synthesis.prompts", count=counts.samples, bytes_each=counts.feature_bytes / counts.samples
+        ),
+        gpus=gpus.tensor_parallel if gpus else 0,
+        gpu_bytes=figures.train_gpu_bytes if gpus else 0,
+        seconds=epochs * counts.tokens / tok_s,
+        basis=(
+            f"{counts.feature_bytes:,} bytes of features, uncompressed for the trainer, and {figures.checkpoints} "
+            f"checkpoints and the last one's copy of {figures.checkpoint_bytes:,} bytes each",
+            f"{epochs} epochs over {counts.tokens:,.0f} tokens at {tok_s:,.0f}/s, {source}",
+        ),
+        smaller=(
+            f"features that were compressed as the states are would take {counts.kept_bytes / 1e9:.0f} GB, and no "
+            "trainer reads them yet",
+            "online extraction keeps no features, and needs a second host: beside the target the trainer has no room",
+        ),
+    )  # fmt: skip
+
+
+def _export(profile: Profile, figures: Figures, measured: Measured | None) -> Budget:
+    size = figures.drafter_bytes
+    return Budget(disk_bytes=size, basis=(f"a drafter of at most {size:,} bytes, as the published one",))
+
+
+def _control(profile: Profile, figures: Figures, measured: Measured | None) -> Budget:
+    arms: Mapping[str, Any] = measured.evidence["arms"] if measured else {}
+    starts = _servers(profile)
+    start_s = sum(arm["start_s"] for arm in arms.values()) / len(arms) if arms else None
+    loading, basis = _load(figures.warm_load_s, start_s)
+    work_s, work = _bench_s(profile, figures, arms, arms=3, repetitions=profile.bench.repetitions)
+    lengths = len(profile.cost.accept_lengths)
+    forced = (lengths + 1 if lengths else 0) * profile.cost.prompts * profile.bench.max_tokens
+    forced_s = forced * profile.bench.repetitions / figures.single_tok_s
+    return _on_gpus(
+        profile, figures, seconds=starts * loading + work_s + forced_s,
+        basis=(f"{starts} servers, each: {basis}", work, f"{forced_s:,.0f} s for {lengths} forced accept lengths"),
+    )  # fmt: skip
+
+
+def _on_gpus(profile: Profile, figures: Figures, **more: Any) -> Budget:
+    """The budget of a step that serves the target: its weights and a KV cache for every request at full length."""
+    size, _, _ = _files(profile.target.staged, figures.weight_bytes)
+    gpus, engine = profile.engine.gpus, profile.engine
+    if gpus is None:
+        return Budget(ram_bytes=size, **more)
+    cache_bytes = engine.max_num_seqs * engine.max_model_len * figures.kv_bytes_per_token
+    wanted = math.ceil((figures.gpu_weight_bytes + cache_bytes) / gpus.memory_fraction)
+    more["basis"] += (
+        f"each GPU: {figures.gpu_weight_bytes:,} bytes of weights and {cache_bytes:,} of KV cache "
+        f"({engine.max_num_seqs} requests of {engine.max_model_len} tokens), at most {gpus.memory_fraction:g} of it",
+    )
+    least = figures.gpu_weight_bytes / gpus.memory_fraction / 1e9
+    return Budget(
+        ram_bytes=size,
+        gpus=gpus.tensor_parallel,
+        gpu_bytes=wanted,
+        gpu_smaller=(f"{_LESS_CACHE}; the weights alone ask for {least:.1f} GB",),
+        **more,
+    )
+
+
+def _load(assumed_s: float, measured_s: float | None) -> tuple[float, str]:
+    if measured_s:
+        return measured_s, f"{measured_s:,.0f} s to start, as measured"
+    return assumed_s, f"{assumed_s:,g} s to load"
+
+
+def _bench_s(
+    profile: Profile, figures: Figures, measured: Mapping[str, Any], *, arms: int, repetitions: int
+) -> tuple[float, str]:
+    """(Seconds, basis) of all prompts once for each arm, repetition and concurrency, at the slowest measured rate."""
+    tokens = profile.bench.prompts * profile.bench.max_tokens
+    runs = [run for arm in measured.values() for run in arm["runs"] if run["tok_s"]]
+    total, rates = 0.0, []
+    for concurrency in profile.bench.concurrency:
+        seen = [run["tok_s"] for run in runs if run["concurrency"] == concurrency]
+        rate = min(seen) if seen else figures.single_tok_s if concurrency == 1 else figures.crowd_tok_s
+        total += tokens / rate
+        rates.append(f"{rate:,g}/s{' as measured' if seen else ''} for {concurrency}")
+    return arms * repetitions * total, f"{arms * repetitions} x {tokens:,} tokens of answers at {', '.join(rates)}"
+
+
+def _captured(profile: Profile, figures: Figures, tokens_per_sample: float) -> Captured:
+    return Captured(
+        samples=profile.synthesis.prompts,
+        tokens_per_sample=tokens_per_sample,
+        layers=len(profile.drafter.aux_layers) + 1,
+        hidden=figures.hidden_size,
+    )
+
+
+# ------------------------------------------------------------------------------------------------- models of a lock
+
+
+def _files(chosen: Staged | None, stated: int) -> tuple[int, str, str]:
+    """(Bytes of a model's files, where that comes from, their folder): the manifest's, or what the profile states."""
+    if chosen is None:
+        return stated, "the profile's figure", ""
+    weights, pinned = _pinned(chosen)
+    if isinstance(pinned, str):
+        return stated, "the profile's figure: no manifest is pinned", weights
+    return pinned, "the lock's manifest", weights
+
+
+@cache
+def _pinned(chosen: Staged) -> tuple[str, int | str]:
+    """(Folder, bytes) of a lock's model; instead of its bytes why there is no manifest."""
+    from aerie import lock as locks
+    from aerie.weights import document, manifest, models
+
+    inventory = Path(chosen.inventory) if chosen.inventory else None
+    lock = locks.load(chosen.lock, inventory)
+    try:
+        found = models.load(lock, chosen.model, inventory)
+    except AerieError as error:
+        return lock.weights.path, str(error)
+    return document.target(lock.weights.path, chosen.model, manifest.digest(found)), found.size_bytes
+
+
+def _bytes_in(folder: str) -> int:
+    """Of the files that lie in the folder of a staged model; 0 for a folder of many models or none."""
+    if "@" not in Path(folder).name:
+        return 0
+    return sum(file.stat().st_size for file in Path(folder).glob("*") if file.is_file())
+
+
+# -------------------------------------------------------------------------------------------------- what cannot run
+
+
+def _servers(profile: Profile) -> int:
+    """That step control starts: no drafter, baseline, fine-tuned, and one for each forced length as SGLang needs it."""
+    # One after the other where their shares of the GPUs are more than the GPUs; the base is started once.
+    return 3 + len(profile.cost.accept_lengths)
+
+
+def _no_manifest(chosen: Staged | None) -> str:
+    pinned = _pinned(chosen)[1] if chosen else 0
+    return pinned if isinstance(pinned, str) else ""
+
+
+def _target_obstacle(profile: Profile) -> str:
+    if wrong := _no_manifest(profile.target.staged):
+        return wrong
+    if profile.synthesis.prompts > _PROMPTS:
+        return (
+            f"it has {_PROMPTS:,} prompts, from Python's documentation, for {profile.synthesis.prompts:,} of synthesis"
+        )
+    return ""
+
+
+def _of_gpus(reason: str) -> Callable[[Profile], str]:
+    return lambda profile: reason if profile.engine.gpus else ""
+
+
+def _of_sglang(reason: str) -> Callable[[Profile], str]:
+    return lambda profile: reason if profile.engine.name == "sglang" else ""
+
+
+_OBSTACLES: Mapping[str, Callable[[Profile], str]] = {
+    "preflight": _of_gpus("it judges a processor that serves, and not yet the GPUs of engine.gpus"),
+    "environments": _of_sglang("requirements/engine.txt is vLLM for CPUs, and no environment of SGLang is locked yet"),
+    "target": _target_obstacle,
+    "baseline-drafter": lambda profile: _no_manifest(profile.baseline.staged),
+    "synthesize": _of_sglang("SGLang gives states in its answers, and the step takes files of states as vLLM writes"),
+    "parity": _of_gpus("its reference computes the whole target by transformers on the CPU"),
+    "finetune": _of_gpus("it starts the trainer as one process on the CPU"),
+    "export": _of_gpus("it starts the trainer's export on the CPU, with the whole target's config.json"),
+}
+_OF_MADE: Mapping[str, Callable[[Profile, Measured | None], Budget]] = {
+    "synthesize": _made_synthesize,
+    "finetune": _made_finetune,
+}
+_OF_FIGURES: Mapping[str, Callable[[Profile, Figures, Measured | None], Budget]] = {
+    "target": _target,
+    "baseline-drafter": _drafter,
+    "serve-base": _serve_base,
+    "synthesize": _synthesize,
+    "finetune": _finetune,
+    "export": _export,
+    "control": _control,
+}

@@ -1,0 +1,206 @@
+"""The production profile: its plan adds up to the story's figures, and what does not fit or cannot run is refused."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from aerie import lock as locks
+from aerie.eagle3 import planning
+from aerie.eagle3.profile import Baseline, Profile, Target
+from aerie.engines import capability
+from aerie.engines.capability import Wish
+from aerie.errors import AerieError
+from aerie.runbook import runner, spec
+from aerie.runbook.budget import Budget, Measured
+from aerie.runbook.fit import refuse_what_cannot_run
+from aerie.runbook.plan import Plan
+
+CARD = 97_887 * 2**20  # of an RTX PRO 6000 Blackwell with 96 GB, as NVML tells it
+CANNOT_RUN = {"preflight", "environments", "target", "baseline-drafter", "synthesize", "parity", "finetune", "export"}
+
+
+@pytest.fixture(scope="module")
+def kimi() -> Profile:
+    values = spec.load("eagle3", "kimi-k2.5").values
+    assert isinstance(values, Profile)
+    return values
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Profile:
+    values = spec.load("eagle3", "tiny").values
+    assert isinstance(values, Profile)
+    return values
+
+
+def budget(step: str, profile: Profile, evidence: dict[str, Any] | None = None, seconds: float = 1.0) -> Budget:
+    found = planning.budget(step, profile, evidence and Measured(evidence=evidence, seconds=seconds))
+    assert found is not None
+    return found
+
+
+def changed(profile: Profile, **sections: dict[str, Any]) -> Profile:
+    values = profile.model_dump()
+    return Profile.model_validate({**values, **{name: values[name] | one for name, one in sections.items()}})
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    """The plan as the command makes it, here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        return runner.plan("eagle3", profile="kimi-k2.5")
+
+
+@pytest.fixture(scope="module")
+def plan(told: Plan) -> Plan:
+    """The plan of a host of eight cards with room enough, and with nothing in its way."""
+    return fitting(told)
+
+
+def fitting(plan: Plan) -> Plan:
+    return replace(
+        plan,
+        steps=tuple(replace(step, obstacle="") for step in plan.steps),
+        ram_bytes=1_500 * 10**9,
+        gpu_bytes=(CARD,) * 8,
+        disk_free_bytes=dict.fromkeys(plan.disk_free_bytes, 4 * 10**12),
+    )
+
+
+def on_disks(plan: Plan, free: int) -> Plan:
+    return replace(plan, disk_free_bytes=dict.fromkeys(plan.disk_free_bytes, free))
+
+
+def test_the_locked_engine_takes_every_flag_of_the_profile_on_the_card(kimi: Profile) -> None:
+    gpus = kimi.engine.gpus
+    assert gpus is not None
+    wish = Wish(
+        engine=kimi.engine.name, version="0.5.23", arch="sm120", model="kimi-k2.5",
+        doing=frozenset({"eagle3", "forced", "capture"}), attention=gpus.attention, moe=gpus.moe,
+    )  # fmt: skip
+    verdict = capability.can_serve(wish)
+    assert (verdict.reasons, verdict.is_known) == ((), True)
+    assert capability.default_backend("sglang", "0.5.23", "draft", "sm120") == gpus.draft_attention
+
+
+def test_its_models_are_models_of_its_lock(kimi: Profile) -> None:
+    for chosen in (kimi.target.staged, kimi.baseline.staged):
+        assert chosen is not None
+        assert chosen.model in locks.load(chosen.lock).weights.models
+
+
+def test_the_story_comes_out_of_the_plan_to_the_byte(kimi: Profile) -> None:
+    tokens = 10_000 * 1_444
+    assert "828,047,360,000 bytes of states" in budget("synthesize", kimi).basis[0]
+    assert tokens * 4 * 7_168 * 2 == 828_047_360_000
+    assert budget("synthesize", kimi).disk_bytes == round(tokens * (57_344 * 0.7 + 8))
+    assert budget("finetune", kimi).disk_bytes == tokens * (57_344 + 16) + 4 * 16_700_000_000
+    assert (budget("target", kimi).disk_bytes, budget("target", kimi).ram_bytes) == (595_200_000_000,) * 2
+
+
+def test_the_story_comes_out_of_the_plan_to_the_hour(kimi: Profile) -> None:
+    hour = 3600
+    assert (budget("synthesize", kimi).seconds or 0) / hour == pytest.approx(10e6 / 1167 / hour + 1.27, abs=0.02)
+    assert (budget("finetune", kimi).seconds or 0) / hour == pytest.approx(2.6, abs=0.005)
+    bench = 80 * 512 * (1 / 82.5 + 1 / 1167)
+    assert budget("serve-base", kimi).seconds == pytest.approx(25 * 60 + bench)
+    forced = 2 * 3 * 8 * 512 / 82.5
+    assert budget("control", kimi).seconds == pytest.approx(4 * 22 + 3 * 3 * bench + forced)
+
+
+def test_the_totals_are_those_of_the_steps(plan: Plan) -> None:
+    counted = [step.budget.seconds for step in plan.to_run if step.budget.seconds is not None]
+    assert sum(counted) / 3600 == pytest.approx(8.4, abs=0.05)  # a whole run by hand was reckoned at 8 to 9 hours
+    states, features = 14_440_000 * (57_344 * 7 // 10 + 8), 14_440_000 * 57_360
+    environments, drafters, checkpoints = 5_500_000_000, 2 * 4_730_000_000, 4 * 16_700_000_000
+    total = 595_200_000_000 + states + features + environments + drafters + checkpoints
+    assert plan.disk_needed_bytes == pytest.approx(total, abs=14_440_000)  # 0.8 bytes a token are left out above
+    assert plan.to_dict()["disk_needed_bytes"] == plan.disk_needed_bytes
+
+
+def test_eight_cards_of_96_gb_fit_and_of_80_gb_do_not(plan: Plan) -> None:
+    refuse_what_cannot_run(plan)
+    with pytest.raises(AerieError, match=r"step serve-base.*8 of 85\.\d GB.*8 of at least 97\.3 GB.*max_num_seqs"):
+        refuse_what_cannot_run(replace(plan, gpu_bytes=(80 * 2**30,) * 8))
+    with pytest.raises(AerieError, match=r"step serve-base.*7 of 102\.6 GB"):
+        refuse_what_cannot_run(replace(plan, gpu_bytes=(CARD,) * 7))
+
+
+def test_a_host_without_memory_for_the_weights_is_refused(plan: Plan) -> None:
+    with pytest.raises(AerieError, match=r"step target.*512\.0 GB in all.*595\.2 GB"):
+        refuse_what_cannot_run(replace(plan, ram_bytes=512 * 10**9))
+
+
+def test_a_disk_that_is_too_small_says_how_many_samples_would_fit(plan: Plan, kimi: Profile) -> None:
+    with pytest.raises(AerieError) as refused:
+        refuse_what_cannot_run(on_disks(plan, 1_600 * 10**9))
+    for part in ("online extraction", "compressed", "no layer can be left out", "synthesis.prompts of 6,5"):
+        assert part in refused.value.remedy
+    assert refused.value.expected.split("(")[1].startswith("finetune 895.1 GB + target 595.2 GB + synthesize 579.7 GB")
+    most = int(refused.value.remedy.split("--set synthesis.prompts=")[1].split(")")[0])
+
+    def with_samples(count: int) -> Plan:
+        fewer = changed(kimi, synthesis={"prompts": count})
+        counted = (replace(one, budget=planning.budget(one.id, fewer, None) or one.budget) for one in plan.steps)
+        return on_disks(replace(plan, steps=tuple(counted)), 1_600 * 10**9)
+
+    refuse_what_cannot_run(with_samples(most))
+    with pytest.raises(AerieError, match="disk"):
+        refuse_what_cannot_run(with_samples(most + 1))
+
+
+def test_measured_rates_win(kimi: Profile) -> None:
+    evidence = {"start_s": 90.0, "tok_s": 2000.0, "bytes_per_byte": 0.66, "prompts": 500, "new_tokens": 400_000,
+                "prompt_tokens": 100_000}  # fmt: skip
+    found = budget("synthesize", kimi, evidence)
+    assert found.seconds == 90 + 8_000_000 / 2000
+    assert found.disk_bytes == pytest.approx(10_000 * 1_000 * 57_344 * 0.66, abs=1)
+    trained = budget("finetune", kimi, {"tokens": 500_000, "samples": 500, "epochs": 2}, seconds=100.0)
+    assert trained.seconds == pytest.approx(5 * 10_000_000 / 10_000)
+    runs = [{"concurrency": 1, "tok_s": 100.0}, {"concurrency": 32, "tok_s": None}]
+    served = budget("serve-base", kimi, {"start_s": 80.0, "bench": {"runs": runs}})
+    assert served.seconds == pytest.approx(80 + 40_960 / 100 + 40_960 / 1167)
+    arms = {name: {"start_s": 50.0, "runs": [{"concurrency": 1, "tok_s": rate}]}
+            for name, rate in (("base", 100.0), ("finetuned", 200.0))}  # fmt: skip
+    assert "at 100/s as measured for 1" in budget("control", kimi, {"arms": arms}).basis[1]
+    fetched = budget("target", kimi, {"staged": {"fetched_bytes": 1000, "seconds": 1e-6}})
+    assert fetched.seconds == pytest.approx(595.2)
+
+
+def test_what_cannot_run_yet_is_known_before_anything_starts(kimi: Profile, tiny: Profile) -> None:
+    steps = [step.id for step in spec.load("eagle3").runbook.steps]
+    assert {step for step in steps if planning.obstacle(step, kimi)} == CANNOT_RUN
+    assert [step for step in steps if planning.obstacle(step, tiny)] == []
+    assert "files of states" in planning.obstacle("synthesize", kimi)
+
+
+def test_steps_whose_timeouts_are_those_of_a_tiny_target_are_told(told: Plan) -> None:
+    obstacles = {step.id: step.obstacle for step in told.steps}
+    assert obstacles["serve-base"] == "it takes about 2,032 s, and its timeout_s is 1,200"
+    assert "its timeout_s is 2,400" in obstacles["control"]
+    with pytest.raises(AerieError, match=r"profile kimi-k2\.5.*preflight: .*synthesize: .*Nothing was started"):
+        refuse_what_cannot_run(replace(fitting(told), steps=told.steps))
+
+
+def test_the_tiny_profile_is_counted_as_before(tiny: Profile) -> None:
+    found = budget("synthesize", tiny)
+    assert (found.disk_bytes, found.seconds) == (800 * 112 * 4 * 192 * 4, None)
+    measured = budget("synthesize", tiny, {"tok_s": 640.0, "start_s": 20.0})
+    assert measured.seconds == 20 + 800 * 64 / 640
+    assert budget("finetune", tiny).disk_bytes == 800 * 112 * (4 * 192 * 4 + 16) + 60_000_000
+    assert planning.budget("target", tiny, None) is None
+
+
+def test_what_a_profile_must_say(kimi: Profile) -> None:
+    with pytest.raises(ValidationError, match="neither staged nor with both shapes"):
+        Target(vocab_size=512)
+    with pytest.raises(ValidationError, match="neither staged nor trained"):
+        Baseline(samples=1, steps=1, batch=1)
+    with pytest.raises(ValidationError, match="figures: nothing, expected those of the staged target"):
+        Profile.model_validate(kimi.model_dump() | {"figures": None})
+    with pytest.raises(ValidationError, match="expected ids below 61 layers"):
+        changed(kimi, drafter={"aux_layers": [2, 30, 61]})
