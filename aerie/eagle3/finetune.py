@@ -123,7 +123,7 @@ def _write_features(
     context: Context, rows: Sequence[Mapping[str, Json]], features: Path, *, layers: int, dtype: str
 ) -> tuple[int, int]:
     """Write a feature file for each row; (tokens that lm_head finds from the last states, generated tokens)."""
-    target, synthesis = context.inputs["target"].path / "model", context.inputs["synthesize"].path
+    target, synthesis = staged.folder(context.inputs["target"], "model"), context.inputs["synthesize"].path
     head, norm = (_tensor(target, name).float() for name in ("lm_head.weight", "model.norm.weight"))
     eps = json.loads((target / "config.json").read_bytes())["rms_norm_eps"]
     agreed = generated = 0

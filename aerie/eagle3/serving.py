@@ -33,7 +33,7 @@ class Weights:
     @classmethod
     def of(cls, context: Context) -> "Weights":
         """Of the run's target, now."""
-        files = sorted((context.inputs["target"].path / "model").glob("*.safetensors"))
+        files = sorted(staged.folder(context.inputs["target"], "model").glob("*.safetensors"))
         return cls(
             size_bytes=sum(file.stat().st_size for file in files), resident_bytes=sum(map(resident_bytes, files))
         )

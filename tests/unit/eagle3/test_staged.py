@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from aerie.eagle3 import baseline_drafter, staged, target
+from aerie.eagle3 import baseline_drafter, serving, staged, target
 from aerie.errors import AerieError
 from aerie.paths import repository
 from aerie.runbook.step import Context, Input
+from tests.unit import recorded
 
 SIZE = {"hidden_size": 64, "layers": 5, "steps": 2, "learning_rate": 1e-3}
 TARGET = {"shape": "llama", "vocab_size": 512, "sequence": 64, "batch": 2, "threads": 1, "seed": 0}
@@ -146,3 +147,13 @@ def test_a_manifest_that_the_lock_pins_by_now_is_another(made: Path, tmp_path: P
     said = baseline_drafter.stale(evidence)
     assert said is not None
     assert said.startswith(f"lock {LOCK} pins another manifest of drafter by now, ")
+
+
+@pytest.mark.parametrize("is_staged", [True, False], ids=["staged", "made"])
+def test_the_weights_that_a_load_is_judged_by_are_the_targets_own(is_staged: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "weights" if is_staged else tmp_path / "target" / "out" / "model"
+    folder.mkdir(parents=True)
+    (folder / "model-1.safetensors").write_bytes(bytes(5000))
+    evidence = {"staged": {"folder": str(folder)} if is_staged else None}
+    given = recorded.context("serve-base", {"target": evidence}, tmp_path / "out")
+    assert serving.Weights.of(given).size_bytes == 5000
