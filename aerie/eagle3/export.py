@@ -25,7 +25,8 @@ doc = """\
    that it does not know and ignores a key in the wrong place, and the only symptom is a low acceptance:
    the tensors by name, shape and type; no value that is not finite; `d2t` and `t2d` equal to the baseline's and to
    each other (i + d2t[i], rising, are the ids that t2d marks); the aux layer ids; hidden size and vocabulary of the
-   target; no `norm_output`, which SpecForge 0.2.0 trains in one way and SGLang serves in another.
+   target; the baseline's rotary embedding and number of positions; no `norm_output`, which SpecForge 0.2.0 trains in
+   one way and SGLang serves in another.
 3. See that the weights moved: an export equal to the baseline is a training that did not arrive.
 """
 
@@ -80,6 +81,14 @@ def checks(
     yield "config draft_vocab_size", config.get("draft_vocab_size"), drafter.draft_vocab_size
     yield "config num_hidden_layers", config.get("num_hidden_layers"), 1
     yield "config norm_output", config.get("norm_output"), None
+    # A conversion that drops them is silent, and shows only where the context is long.
+    started = json.loads((baseline / "config.json").read_bytes())
+    yield "config rope", _rope(config), _rope(started)
+    yield (
+        "config max_position_embeddings",
+        config.get("max_position_embeddings"),
+        started.get("max_position_embeddings"),
+    )
     # vLLM takes the ids from eagle_config too (config/speculative.py, read); SGLang reads them nowhere else.
     aux = config.get("eagle_config", {}).get("eagle_aux_hidden_state_layer_ids")
     yield "config aux layer ids", aux, drafter.aux_layers
@@ -98,6 +107,13 @@ def checks(
     yield "weights moved", _moved(floats, before), True
     if reduced:
         yield from _map_checks(tensors, before, drafter.draft_vocab_size)
+
+
+def _rope(config: Mapping[str, Json]) -> dict[str, Json]:
+    """Its rotary embedding, however it is written: transformers 5 has rope_parameters for theta and scaling."""
+    found = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
+    kind = found.pop("rope_type", found.pop("type", "default"))
+    return {"rope_theta": config.get("rope_theta"), **found, "rope_type": kind}
 
 
 def _map_checks(

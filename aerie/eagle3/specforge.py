@@ -130,6 +130,21 @@ def trainer() -> Json:
     return {"name": "specforge", "version": importlib.metadata.version("specforge")}
 
 
+def check_start(config: Mapping[str, Json], where: str) -> None:
+    """Raise AerieError for a drafter that SpecForge 0.2.0 trains in another way than engines serve it.
+
+    config: config.json of the drafter that the training starts from.
+    """
+    if "norm_output" in config or "norm_output" in (config.get("eagle_config") or {}):
+        raise AerieError(
+            f"{where}/config.json",
+            seen="the key norm_output",
+            expected="no norm_output",
+            remedy="SpecForge 0.2.0 drops the norm before lm_head where it is false, and where it is true trains what "
+            "SGLang then serves as EAGLE-3.1 (SpecForge issue 879): start from a drafter without the key.",
+        )
+
+
 def steps_of(plan: Plan) -> int:
     """Optimiser steps of `plan`. Each epoch drops the samples that fill no batch, after a shuffle of its own."""
     steps = plan.samples // plan.batch * plan.epochs

@@ -14,6 +14,7 @@ from aerie.engines import gpu_arch, gpu_memory
 from aerie.engines.adapter import Served, adapter
 from aerie.engines.server import serve
 from aerie.engines.values import Engine, Gpus
+from aerie.errors import AerieError
 
 STAND_IN = str(Path(__file__).parents[1] / "engines" / "sglang_stand_in.py")
 CPU = Engine(name="vllm", max_model_len=512, max_num_seqs=8, ready_timeout_s=20, port=0)
@@ -73,6 +74,8 @@ def step(tmp_path, monkeypatch):
 
     monkeypatch.setattr(serving, "servers", servers)
     (tmp_path / "out").mkdir()
+    (tmp_path / "drafter").mkdir()
+    (tmp_path / "drafter" / "config.json").write_text("{}")
     prompts = [{"id": f"p{number}", "input_ids": [3] * (4 + number)} for number in range(2)]
     (tmp_path / "prompts.held.jsonl").write_text("".join(json.dumps(one) + "\n" for one in prompts))
     values = {
@@ -107,9 +110,23 @@ def test_every_server_is_measured_either_way(step, fraction, started):
         if name.startswith("f")
     }
     assert taus == {"finetuned": {3.0}, "forced-2.0": {2.0}, "forced-3.0": {3.0}}
+    # Both drafters answered the same prompts, and this engine tells what each was worth.
+    assert {name: set(counts) for name, counts in evidence["by_prompt"].items()} == {
+        "baseline": {"p0", "p1"},
+        "finetuned": {"p0", "p1"},
+    }
     # In what order it was, so that nobody takes minutes apart for neighbours.
     assert sorted(name for row in evidence["order"] for name in row) == sorted([*arms, *arms])
     assert len(evidence["order"]) == 2 * len(groups)
     assert evidence["divergences"] == []
     assert all(evidence["outputs_same_across_repetitions"].values())
     assert {file.name for file in context.out.iterdir()} == {f"records.{name}.jsonl" for name in arms}
+
+
+def test_a_drafter_that_the_engine_would_half_read_starts_no_server(step):
+    context, groups = step
+    context.values["engine"] = sharing(0.2).model_dump()
+    (context.scratch / "drafter" / "config.json").write_text('{"eagle_config": {"norm_before_fc": true}}')
+    with pytest.raises(AerieError, match=r"eagle_config\.norm_before_fc is set, and sglang 0\.5\.16 does not read it"):
+        control.run(context)
+    assert groups == []

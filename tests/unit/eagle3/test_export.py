@@ -78,6 +78,19 @@ def norm_output(config: dict[str, Any], tensors: dict[str, Any]) -> None:
     config["norm_output"] = True
 
 
+def other_rope(config: dict[str, Any], tensors: dict[str, Any]) -> None:
+    config["rope_theta"] = 5e4
+
+
+def lost_scaling(config: dict[str, Any], tensors: dict[str, Any]) -> None:
+    config["rope_parameters"] = {"rope_type": "yarn", "factor": 64.0}
+    config["max_position_embeddings"] = 2048
+
+
+def rope_in_the_words_of_transformers_5(config: dict[str, Any], tensors: dict[str, Any]) -> None:
+    config["rope_parameters"] = {"rope_theta": config.pop("rope_theta"), "rope_type": "default"}
+
+
 def with_embedding(config: dict[str, Any], tensors: dict[str, Any]) -> None:
     tensors["embed_tokens.weight"] = tensors["fc.weight"].clone()
 
@@ -100,6 +113,9 @@ def not_finite(config: dict[str, Any], tensors: dict[str, Any]) -> None:
         (new_map, ["d2t entries unlike the baseline's", "t2d entries unlike the baseline's"]),
         (other_aux_layers, ["config aux layer ids"]),
         (norm_output, ["config norm_output"]),
+        (other_rope, ["config rope"]),
+        (lost_scaling, ["config rope", "config max_position_embeddings"]),
+        (rope_in_the_words_of_transformers_5, []),
         (with_embedding, ["tensor names"]),
         (wrong_head, ["shape lm_head.weight"]),
         (not_finite, ["tensors with values that are not finite"]),
