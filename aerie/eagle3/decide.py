@@ -95,7 +95,10 @@ def undecidable(control: Control, cost: Mapping[str, Json], speedup: Spread | No
 
 def _about_acceptance(control: Control) -> list[tuple[str, str]]:
     asked = []
-    if control.acceptance("finetuned") and control.gain() is None:
+    gain = control.gain()
+    if gain and not gain.is_proven and not gain.is_short_of(1):
+        asked.append(("Is the fine-tuned drafter better than the baseline's?", f"{gain}: more prompts would tell"))
+    if control.acceptance("finetuned") and gain is None:
         asked.append(
             (
                 "Would the fine-tuned drafter's gain hold on other prompts?",

@@ -29,6 +29,10 @@ class Gain:
         """Is the whole interval above 1, over enough prompts to trust it?"""
         return self.prompts >= FEW and self.ratio.low > 1
 
+    def is_short_of(self, ratio: float) -> bool:
+        """Do the prompts prove that it is below `ratio`? What they leave open is no miss."""
+        return self.ratio.high < ratio
+
     def __str__(self) -> str:
         few = f", fewer than {FEW}" if self.prompts < FEW else ""
         return (

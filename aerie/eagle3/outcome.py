@@ -83,8 +83,8 @@ def _judged(summary: Mapping[str, Json]) -> Iterator[tuple[bool | None, str]]:
         yield None, "greedy outputs with a drafter against those without: not measured"
     yield from ((False, sentence) for sentence in summary["missed"] if sentence.startswith("τ"))
     yield _tau(summary)
-    if gain and gain["available"] and gain["proven"]:
-        yield True, f"fine-tuning: {gain['text']}"
+    if gain and gain["available"] and (gain["proven"] or gain["high"] < 1):
+        yield gain["proven"], f"fine-tuning: {gain['text']}"
     yield _speed(summary)
 
 

@@ -90,3 +90,18 @@ def test_what_the_run_cannot_say_is_said(change, question):
 def test_a_prediction_outside_of_the_spread_is_said():
     asked = {one["question"]: one["why"] for one in decided("healthy")["undecidable"]}
     assert asked["Does τ/R predict the speed-up?"].startswith("not within the spread: predicted 1.33 to 1.49")
+
+
+@pytest.mark.parametrize(("accepted", "asked"), [((72, 52), True), ((52, 72), False), ((48, 68), False)])
+def test_a_gain_that_the_prompts_leave_open_is_said(accepted, asked):
+    control = recorded.evidence()["control"]
+    control["by_prompt"] = {
+        arm: {
+            f"p{i}": {"verify_steps": 100, "proposed": 300, "accepted": n, "accepted_by_position": [n, 0, 0]}
+            for i, n in enumerate(counts * 10)
+        }
+        for arm, counts in (("baseline", (50, 70)), ("finetuned", accepted))
+    }
+    questions = [one["question"] for one in decided("healthy", control=control)["undecidable"]]
+    assert ("Is the fine-tuned drafter better than the baseline's?" in questions) == asked
+    assert "Would the fine-tuned drafter's gain hold on other prompts?" not in questions

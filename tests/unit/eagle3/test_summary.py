@@ -6,6 +6,7 @@ import json
 import pytest
 
 from aerie.eagle3 import report
+from aerie.eagle3.summary import expectations
 from aerie.runbook.step import Decision
 from tests.unit import recorded
 
@@ -75,15 +76,18 @@ def by_prompt(evidence, finetuned_accepts):
 
 
 @pytest.mark.parametrize(
-    ("accepts", "missed"), [([52, 72] * 10, []), ([72, 52] * 10, ["expected above 1 as a whole"])],
-    ids=["every prompt gains a little", "some lose as much"],
-)  # fmt: skip
-def test_where_requests_are_counted_the_gain_is_judged_by_its_interval(evidence, accepts, missed):
+    ("accepts", "wanted", "missed"),
+    [([52, 72] * 10, 1.0, 0), ([72, 52] * 10, 1.0, 0), ([48, 68] * 10, 1.0, 1), ([52, 72] * 10, 1.6, 1)],
+    ids=["every prompt gains a little", "some lose as much", "every prompt loses", "far from what is wanted"],
+)
+def test_where_requests_are_counted_the_gain_is_judged_by_its_interval(evidence, accepts, wanted, missed):
     found = recorded.summary(by_prompt(evidence, accepts))
+    found["expectation"] = {"tau_min": 1.0, "tau_ratio_min": wanted, "tau_margin_min": 9.0}
     assert found["gain"]["available"]
-    assert found["gain"]["ratio"] == pytest.approx(1.0125)
     assert (found["gain"]["prompts"], found["gain"]["level"], found["gain"]["resamples"]) == (20, 0.95, 2000)
-    assert [sentence.rpartition(", ")[2] for sentence in found["missed"]] == missed
+    sentences = expectations(found)
+    assert len(sentences) == missed
+    assert all(sentence.endswith(f"expected to reach {wanted:g}") for sentence in sentences)
 
 
 def test_where_only_the_server_is_counted_the_interval_is_not_available(evidence):
