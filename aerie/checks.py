@@ -44,6 +44,7 @@ CHECKS: dict[str, list[str]] = {
     "types": ["mypy"],
     "ansible": ["ansible-lint", "--offline", "-q", "--nocolor"],
     "unit": ["pytest", "tests/unit"],
+    "hub": ["pytest", "tests/hub"],
     "engine": ["pytest", "tests/engine"],
     "lab": ["pytest", "tests/lab"],
 }

@@ -36,7 +36,7 @@ def schema(c: Context, name: str) -> None:
     sys.stdout.write(jsonlib.dumps(schemas.json_schema(name), indent=2) + "\n")
 
 
-@task(auto_shortflags=False, help={"only": "one check, or a part: unit, engine, lab, tests (those three), slow"})
+@task(auto_shortflags=False, help={"only": "one check, or a part: unit, hub, engine, lab, tests (those four), slow"})
 def test(c: Context, only: str = "") -> None:
     """Run every check, as CI does: format, lint, types, tests; side by side where the machine can."""
     from aerie import checks

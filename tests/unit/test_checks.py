@@ -41,7 +41,7 @@ def test_every_folder_of_tests_is_in_one_check() -> None:
     ("only", "commands"),
     [
         ("lab", ("pytest tests/lab",)),
-        ("tests", ("pytest tests/unit", "pytest tests/engine", "pytest tests/lab")),
+        ("tests", ("pytest tests/unit", "pytest tests/hub", "pytest tests/engine", "pytest tests/lab")),
         ("slow", ("pytest -m slow tests/lab",)),
         ("types", ("mypy",)),
     ],
