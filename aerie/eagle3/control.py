@@ -13,6 +13,7 @@ from aerie.engines import bench, drafters
 from aerie.engines.adapter import Drafter as Drafting
 from aerie.engines.adapter import Forced, Mode, adapter
 from aerie.engines.bench import Arm, ClientLoad, Prompt, Record, Run
+from aerie.engines.capability import table
 from aerie.engines.client import connect
 from aerie.engines.server import Server
 from aerie.errors import UsageError
@@ -121,6 +122,7 @@ def run(context: Context) -> Mapping[str, Json]:
     plain = [record.streamed.token_ids for run in lowest if run.arm == BASE for record in run.records]
     return {
         "engine": serving.engine_evidence(context, engine) | {"arch": serving.arch(engine)},
+        "model": _model(context),
         "order": order,
         "arms": {arm.name: _evidence(arm, runs) for arm in arms},
         "by_prompt": {
@@ -141,6 +143,12 @@ def _evidence(arm: Arm, runs: Sequence[Run]) -> Json:
         "flags": list(arm.server.launch.flags),
         "runs": [bench.summarize(run) for run in runs if run.arm == arm.name],
     }
+
+
+def _model(context: Context) -> str:
+    """The target as the capability table names it; "" for one that no row speaks of."""
+    config = json.loads((staged.folder(context.inputs["target"], "model") / "config.json").read_bytes())
+    return next((name for key in config.get("architectures") or () if (name := table().models.get(key))), "")
 
 
 def _held(context: Context) -> Path:

@@ -385,6 +385,6 @@ def run(context: Context) -> Mapping[str, Json]:
             predicted=Spread.from_dict(cost["predicted"]["finetuned"]),
             forced={float(length): tau for length, tau in cost["forced_tau"].items() if tau is not None},
             gain=control.gain(),
-            setting=Setting(engine=control.engine, version=control.version, arch=control.arch),
+            setting=Setting(engine=control.engine, version=control.version, arch=control.arch, model=control.model),
         )
     )

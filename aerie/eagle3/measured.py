@@ -94,6 +94,7 @@ class Control:
     """The evidence of the control step, as far as it is judged.
 
     arch: as the capability table calls the card, "cpu" without one, "" where the evidence does not say.
+    model: the target as that table names it, "" where it does not.
     by_prompt: per drafter and prompt at the lowest concurrency; empty where the engine counts for the server alone.
     distinct_bigrams: of the plain answers, 0 to 1; None where it was not kept.
     """
@@ -101,6 +102,7 @@ class Control:
     engine: str
     version: str
     arch: str
+    model: str
     arms: Mapping[str, tuple[Run, ...]]
     divergences: tuple[Divergence, ...]
     repeats: Mapping[str, bool]
@@ -118,6 +120,7 @@ class Control:
                 engine=data["engine"]["name"],
                 version=data["engine"]["version"],
                 arch=data["engine"].get("arch", ""),
+                model=data.get("model", ""),
                 arms={name: tuple(Run.from_dict(run) for run in arm["runs"]) for name, arm in data["arms"].items()},
                 divergences=tuple(
                     Divergence(
@@ -132,7 +135,7 @@ class Control:
                 client_cpu_share=data["client"]["cpu_share"],
                 client_lag_ms=data["client"]["loop_lag_p99_ms"],
                 client_bound=data["client"]["bound"],
-                # Evidence of an older run lacks these two, and says no less for it.
+                # Evidence of an older run lacks these, and says no less for it.
                 by_prompt={
                     arm: {prompt: _acceptance(counts) for prompt, counts in prompts.items()}
                     for arm, prompts in data.get("by_prompt", {}).items()

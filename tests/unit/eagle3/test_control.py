@@ -74,8 +74,9 @@ def step(tmp_path, monkeypatch):
 
     monkeypatch.setattr(serving, "servers", servers)
     (tmp_path / "out").mkdir()
-    (tmp_path / "drafter").mkdir()
-    (tmp_path / "drafter" / "config.json").write_text("{}")
+    for name, config in (("model", {"architectures": ["KimiK25ForConditionalGeneration"]}), ("drafter", {})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
     prompts = [{"id": f"p{number}", "input_ids": [3] * (4 + number)} for number in range(2)]
     (tmp_path / "prompts.held.jsonl").write_text("".join(json.dumps(one) + "\n" for one in prompts))
     values = {
@@ -110,6 +111,7 @@ def test_every_server_is_measured_either_way(step, fraction, started):
         if name.startswith("f")
     }
     assert taus == {"finetuned": {3.0}, "forced-2.0": {2.0}, "forced-3.0": {3.0}}
+    assert evidence["model"] == "kimi-k2.5"
     # Both drafters answered the same prompts, and this engine tells what each was worth.
     assert {name: set(counts) for name, counts in evidence["by_prompt"].items()} == {
         "baseline": {"p0", "p1"},

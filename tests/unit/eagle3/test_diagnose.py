@@ -170,3 +170,20 @@ def test_the_recorded_run_is_healthy():
     assert (found["verdict"], found["reasons"][0]) == (
         "healthy", "all-good: states, outputs, acceptance and speed agree",
     )  # fmt: skip
+
+
+def test_a_run_names_the_engine_the_card_and_the_model_of_its_suspects():
+    given = recorded.evidence()
+    control = given["control"]
+    control["engine"] |= {"version": "0.30.0", "arch": "sm120"}
+    control["model"] = "kimi-k2.5"
+    low = {"verify_steps": 100, "proposed": 300, "accepted": 45, "accepted_by_position": [29, 11, 5]}
+    for arm in ("baseline", "finetuned"):
+        for run in control["arms"][arm]["runs"]:
+            run["counters"] = low
+    given["finetune"]["accuracy"] = []
+    found = recorded.evidence(control=control, finetune=given["finetune"])["diagnose"]
+    assert found["verdict"] == "not-the-fine-tuning"
+    assert [one["cause"] for one in found["suspects"]] == ["integration", "engine-cost", "drafter-of-another-model"]
+    assert "verify path: prefill" in found["suspects"][1]["known"]
+    assert "made for kimi-k2.5 on the same prompts" in found["suspects"][2]["test"]
