@@ -2,17 +2,19 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-
-import aiohttp
+from typing import TYPE_CHECKING
 
 from aerie.engines import sse
 from aerie.engines.acceptance import Acceptance
 from aerie.engines.adapter import Answer, Question
 from aerie.engines.server import Server
 from aerie.errors import AerieError
+
+if TYPE_CHECKING:
+    import aiohttp
 
 __all__ = ["Client", "Streamed", "connect", "crowd"]
 
@@ -38,7 +40,7 @@ class Streamed:
 class Client:
     """Completions and metrics of one server. Errors name the server and end with its log's last lines."""
 
-    def __init__(self, server: Server, session: aiohttp.ClientSession) -> None:
+    def __init__(self, server: Server, session: "aiohttp.ClientSession") -> None:
         self.server, self._session = server, session
 
     async def stream(self, prompt: Sequence[int], *, max_tokens: int, ignore_eos: bool = False) -> Streamed:
@@ -51,20 +53,19 @@ class Client:
         t_first = t_last = t_send
         first_tokens = 0
         try:
-            async for now, event in sse.events(self._session, self.server.url + question.path, question.body):
-                answer = adapter.answer(event)
-                if answer.error:
-                    raise self.server.failure(f"{answer.error[:300]} after {len(token_ids)} tokens")
-                acceptance = answer.acceptance or acceptance
-                if new := answer.after(len(token_ids)):
-                    if not token_ids:
-                        t_first, first_tokens = now, len(new)
-                    token_ids += new
-                    t_last = now
+            with self._losses():
+                async for now, event in sse.events(self._session, self.server.url + question.path, question.body):
+                    answer = adapter.answer(event)
+                    if answer.error:
+                        raise self.server.failure(f"{answer.error[:300]} after {len(token_ids)} tokens")
+                    acceptance = answer.acceptance or acceptance
+                    if new := answer.after(len(token_ids)):
+                        if not token_ids:
+                            t_first, first_tokens = now, len(new)
+                        token_ids += new
+                        t_last = now
         except sse.BrokenStream as error:
             raise self.server.failure(f"{error} after {len(token_ids)} tokens") from error
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise self._lost(error) from error
         if not token_ids:
             raise self.server.failure("a stream without tokens")
         return Streamed(
@@ -78,12 +79,10 @@ class Client:
 
     async def ask(self, question: Question) -> Answer:
         """One answer as a whole."""
-        try:
+        with self._losses():
             async with self._session.post(self.server.url + question.path, json=question.body) as response:
                 await self._check(response)
                 answer = self.server.launch.adapter.answer(await response.json())
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise self._lost(error) from error
         if answer.error:
             raise self.server.failure(f"error in the answer: {answer.error[:300]}")
         return answer
@@ -94,20 +93,25 @@ class Client:
 
     async def metrics(self) -> str:
         """The text of /metrics."""
-        try:
+        with self._losses():
             async with self._session.get(f"{self.server.url}/metrics") as response:
                 await self._check(response)
                 return await response.text()
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise self._lost(error) from error
 
-    async def _check(self, response: aiohttp.ClientResponse) -> None:
+    async def _check(self, response: "aiohttp.ClientResponse") -> None:
         if response.status != 200:
             raise self.server.failure(f"HTTP {response.status}: {(await response.text())[:300]}")
 
-    def _lost(self, error: Exception) -> Exception:
-        what = f"no byte for {_STALL_S:g} s" if isinstance(error, TimeoutError) else repr(error)
-        return self.server.failure(f"a request that was not answered: {what}")
+    @contextmanager
+    def _losses(self) -> Iterator[None]:
+        """A connection that is lost or falls silent is the server's failure."""
+        import aiohttp
+
+        try:
+            yield
+        except (aiohttp.ClientError, TimeoutError) as error:
+            what = f"no byte for {_STALL_S:g} s" if isinstance(error, TimeoutError) else repr(error)
+            raise self.server.failure(f"a request that was not answered: {what}") from error
 
 
 @asynccontextmanager

@@ -7,8 +7,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from aerie.engines import capability
 from aerie.engines.acceptance import Acceptance, by_histogram
 from aerie.engines.adapter import (
@@ -24,6 +22,7 @@ from aerie.engines.adapter import (
     Served,
     checked_length,
 )
+from aerie.engines.metrics import families
 from aerie.engines.values import Engine, Gpus
 from aerie.errors import AerieError, UsageError
 
@@ -148,7 +147,7 @@ class Sglang:
     def progress(self, metrics: str) -> Progress:
         """As Adapter.progress; verify_steps from 0.5.13 on. Summed over data-parallel ranks."""
         seen: dict[str, int] = {}
-        for family in text_string_to_metric_families(metrics):
+        for family in families(metrics):
             for sample in family.samples:
                 if sample.name in _SUMS:
                     key = _SUMS[sample.name]

@@ -4,9 +4,10 @@ import json
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import aiohttp
+if TYPE_CHECKING:
+    import aiohttp
 
 __all__ = ["BrokenStream", "events", "session"]
 
@@ -18,8 +19,10 @@ class BrokenStream(Exception):
 
 
 @asynccontextmanager
-async def session(stall_s: float, headers: Mapping[str, str] | None = None) -> AsyncIterator[aiohttp.ClientSession]:
+async def session(stall_s: float, headers: Mapping[str, str] | None = None) -> "AsyncIterator[aiohttp.ClientSession]":
     """A session with connections of its own. A request may take any time, but not be silent for `stall_s`."""
+    import aiohttp  # here: in the trainer's environment, which has none, this module is imported all the same
+
     async with aiohttp.ClientSession(
         # The defaults hold 100 connections and 64 KiB a line, and end a request after 5 minutes: each has been
         # mistaken for the server's limit (vllm #39963: 44 for 486 tok/s).
@@ -32,7 +35,7 @@ async def session(stall_s: float, headers: Mapping[str, str] | None = None) -> A
 
 
 async def events(
-    opened: aiohttp.ClientSession, url: str, body: Mapping[str, Any]
+    opened: "aiohttp.ClientSession", url: str, body: Mapping[str, Any]
 ) -> AsyncIterator[tuple[float, dict[str, Any]]]:
     """Every event with the time.monotonic() at which it was read, until the server says that it is done.
 

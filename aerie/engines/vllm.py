@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from aerie import paths
 from aerie.engines import capability
 from aerie.engines.acceptance import Acceptance
@@ -28,6 +26,7 @@ from aerie.engines.adapter import (
     Served,
     checked_length,
 )
+from aerie.engines.metrics import families
 from aerie.engines.values import Engine, Gpus
 from aerie.errors import UsageError
 
@@ -155,7 +154,7 @@ class Vllm:
     def progress(self, metrics: str) -> Progress:
         """As Adapter.progress."""
         seen = dict.fromkeys(_PROGRESS, 0)
-        for family in text_string_to_metric_families(metrics):
+        for family in families(metrics):
             for sample in family.samples:
                 if sample.name in seen:
                     seen[sample.name] += int(sample.value)
@@ -181,7 +180,7 @@ class Vllm:
 def _spec_decode(metrics: str) -> tuple[dict[str, int], dict[int, int]]:
     totals: dict[str, int] = {}
     by_position: dict[int, int] = {}
-    for family in text_string_to_metric_families(metrics):
+    for family in families(metrics):
         if not family.name.startswith("vllm:spec_decode_"):
             continue
         for sample in family.samples:

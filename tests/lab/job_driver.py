@@ -35,7 +35,9 @@ def start(folder: Path, unit: str, timeout_s: str, values: str, *flags: str) -> 
     for path in (folder / "out", folder / "scratch"):
         path.mkdir(parents=True, exist_ok=True)
     job = {"run": "r1", "step": "s1", "attempt": 1, "module": "job_step", "values": json.loads(values)}
-    (folder / "job.json").write_text(json.dumps({**job, "inputs": {}, "interpreters": {}}))
+    (folder / "job.json").write_text(
+        json.dumps({**job, "inputs": {}, "interpreters": {}, "kept": str(folder / "kept")})
+    )
     worker = [sys.executable, "-P", "-m", "aerie.runbook.worker", str(folder)]
     try:
         started = jobs.start(folder, worker, dict(os.environ), unit=unit, timeout_s=float(timeout_s), stall_s=None)

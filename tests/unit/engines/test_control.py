@@ -16,7 +16,7 @@ from aerie.engines.server import serve
 from aerie.engines.values import Engine, Gpus
 from aerie.errors import AerieError
 
-STAND_IN = str(Path(__file__).parents[1] / "engines" / "sglang_stand_in.py")
+STAND_IN = str(Path(__file__).with_name("sglang_stand_in.py"))
 CPU = Engine(name="vllm", max_model_len=512, max_num_seqs=8, ready_timeout_s=20, port=0)
 NAMES = ("base", "baseline", "finetuned", "forced-2.0", "forced-3.0")
 ALONE = (("baseline",), ("finetuned",), ("forced-2.0",), ("forced-3.0",), ("base",))
