@@ -95,6 +95,15 @@ def test_nobody_is_held_unless_it_is_asked_for(start):
     assert adapter("sglang").polls_when_idle and not adapter("vllm").polls_when_idle
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C as in a terminal: what a shell starts in its background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(
     ("end", "error"),
     [
