@@ -1,8 +1,8 @@
 """The architecture of GPUs as the capability table calls it."""
 
-import importlib
 from collections.abc import Collection
 
+from aerie.engines import nvml
 from aerie.errors import AerieError
 
 __all__ = ["ARCHS", "here", "of"]
@@ -25,14 +25,8 @@ def of(capabilities: Collection[str]) -> str:
 
 def here() -> str:
     """Of this machine's GPUs, by NVML. Raises AerieError as `of` does, also where there is no driver."""
-    pynvml = importlib.import_module("pynvml")
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return of(())
-    try:
-        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
-        pairs = [pynvml.nvmlDeviceGetCudaComputeCapability(handle) for handle in handles]
-    finally:
-        pynvml.nvmlShutdown()
+    with nvml.opened() as pynvml:
+        if pynvml is None:
+            return of(())
+        pairs = [pynvml.nvmlDeviceGetCudaComputeCapability(handle) for handle in nvml.handles(pynvml)]
     return of([f"{major}.{minor}" for major, minor in pairs])

@@ -3,10 +3,11 @@
 SIGTERM to SGLang's launcher alone left 56,922 MiB in its scheduler's hands, twice (0.5.16 on an H200, 2026-11-30).
 """
 
-import importlib
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
+
+from aerie.engines import nvml
 
 if TYPE_CHECKING:
     from aerie.findings import Finding
@@ -20,16 +21,11 @@ _EVERY_S = 0.2
 
 def used_bytes() -> Mapping[int, int]:
     """Memory in use of each GPU of this machine, by index; empty where there is no driver."""
-    pynvml = importlib.import_module("pynvml")
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return {}
-    try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        return {index: int(pynvml.nvmlDeviceGetMemoryInfo(handle).used) for index, handle in enumerate(handles)}
-    finally:
-        pynvml.nvmlShutdown()
+    with nvml.opened() as pynvml:
+        if pynvml is None:
+            return {}
+        memory = map(pynvml.nvmlDeviceGetMemoryInfo, nvml.handles(pynvml))
+        return {index: int(one.used) for index, one in enumerate(memory)}
 
 
 def held_after(

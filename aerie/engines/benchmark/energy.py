@@ -4,13 +4,13 @@ The counter is the board's since the driver was loaded, in millijoules; idle GPU
 """
 
 import contextlib
-import importlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
 
+from aerie.engines import nvml
 from aerie.engines.guard import descendants
 
 __all__ = ["Meter", "opened"]
@@ -23,7 +23,7 @@ class Meter:
 
     def __init__(self, pynvml: Any) -> None:
         self._nvml = pynvml
-        self._handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        self._handles = nvml.handles(pynvml)
 
     def gpus_of(self, url: str) -> tuple[int, ...]:
         """Indexes of the GPUs on which the server at `url`, or a process below it, computes; none for another machine.
@@ -52,20 +52,12 @@ class Meter:
 @contextlib.contextmanager
 def opened() -> Iterator[Meter | None]:
     """A meter, or None on a machine without the driver, or in an environment without pynvml (an engine's for CPUs)."""
-    try:
-        pynvml = importlib.import_module("pynvml")
-    except ModuleNotFoundError:
-        yield None
-        return
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        yield None
-        return
-    try:
-        yield Meter(pynvml)
-    finally:
-        pynvml.nvmlShutdown()
+    with contextlib.ExitStack() as stack:
+        try:
+            pynvml = stack.enter_context(nvml.opened())
+        except ModuleNotFoundError:
+            pynvml = None
+        yield None if pynvml is None else Meter(pynvml)
 
 
 def _tree_at(port: int) -> set[int]:
