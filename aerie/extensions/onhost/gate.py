@@ -159,7 +159,10 @@ def _compile(gate: Gate, argv: list[str], permit: int, source: str, waited: floa
 def tree_bytes(pid: int) -> int:
     """What a process and those below it hold now."""
     total = int((_read(f"/proc/{pid}/statm").split() or ["0", "0"])[1]) * resource.getpagesize()
-    return total + sum(tree_bytes(int(child)) for child in _read(f"/proc/{pid}/task/{pid}/children").split())
+    # A child is its thread's: nvcc starts those of several architectures from threads of its own.
+    threads = _listed(f"/proc/{pid}/task")
+    children = [child for thread in threads for child in _read(f"/proc/{pid}/task/{thread}/children").split()]
+    return total + sum(tree_bytes(int(child)) for child in children)
 
 
 def _available_bytes() -> int:
@@ -167,6 +170,14 @@ def _available_bytes() -> int:
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return 0
+
+
+def _listed(path: str) -> list[str]:
+    """The names in a folder, none where it is gone."""
+    try:
+        return os.listdir(path)
+    except OSError:
+        return []
 
 
 def _read(path: str) -> str:

@@ -153,3 +153,22 @@ def test_what_compiles_nothing_passes_at_once(tmp_path: Path) -> None:
     environment = {**os.environ, "AERIE_GATE": str(shop.folder)}
     assert subprocess.run(argv, env=environment, capture_output=True, text=True, check=True).stdout == "linked\n"
     assert not (tmp_path / "units.jsonl").exists()
+
+
+PARENT = """\
+import subprocess, sys, threading
+child = "x = bytearray(200_000_000); print(flush=True); input()"
+def run():
+    subprocess.run([sys.executable, "-c", child])
+threading.Thread(target=run).start()
+"""
+
+
+def test_what_a_thread_started_counts_as_well() -> None:
+    # nvcc compiles for several architectures from threads, and their children are not the main thread's.
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdin and parent.stdout
+        parent.stdout.readline()
+        seen = gate.tree_bytes(parent.pid)
+        parent.stdin.write(b"\n")
+    assert seen > 200_000_000
