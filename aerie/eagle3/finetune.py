@@ -26,7 +26,8 @@ vLLM only, and its drafters set `norm_before_residual`, which SGLang 0.5.23 does
 MLA attention.
 
 1. Convert every sample of the synthesis into a feature file. The last token is dropped, it has no state; the last
-   layer's state goes through the target's final norm, because SpecForge applies `lm_head` alone; the mask moves by one
+   layer's state goes through the target's final norm, unless the engine gave the one after it (`last_state`), because
+   SpecForge applies `lm_head` alone; the mask moves by one
    (`feature_mask` in `aerie/eagle3/specforge.py` says why). Nothing is truncated, and a state that is not finite
    ends the step. Features and states pass by the page cache, where the weights lie that are served next.
    `lm_head` on the state before a generated token must find that token, in 99 of 100 if the answers
@@ -129,12 +130,13 @@ def _write_features(
     target, synthesis = staged.folder(context.inputs["target"], "model"), context.inputs["synthesize"].path
     head, norm = (_tensor(target, name).float() for name in ("lm_head.weight", "model.norm.weight"))
     eps = json.loads((target / "config.json").read_bytes())["rms_norm_eps"]
+    has_norm = context.inputs["synthesize"].evidence["last_state"] == "after-norm"
     agreed = generated = 0
     with PassBy() as passing:
         for index, row in enumerate(rows):
             check_mask(row)
             states = read_states(synthesis, row, layers)
-            last = specforge.after_norm(states[:, -1], norm, eps)
+            last = states[:, -1].float() if has_norm else specforge.after_norm(states[:, -1], norm, eps)
             hits, tokens = agreement(last @ head.T, row)
             agreed, generated = agreed + hits, generated + tokens
             feature = features / f"{index:05d}.ckpt"

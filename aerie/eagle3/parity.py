@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from aerie.eagle3 import staged
 from aerie.eagle3.profile import Parity
+from aerie.engines.adapter import LastState
 from aerie.engines.states import read_kept
 from aerie.errors import AerieError
 from aerie.runbook.step import Context, Json, Verdict, go, stop
@@ -25,7 +26,8 @@ relative errors of 0.23 to 0.40 and fluent text all the same.
 1. Take `parity.samples` samples of the synthesis, spread over all of them. Check that the token ids stored with the
    states are the sample's own: states that belong to other tokens look perfectly healthy.
 2. Run the same tokens through transformers in fp32 and compare position by position and layer by layer:
-   |engine - reference| / |reference|, and the cosine. The last layer's state is the one before the final norm.
+   |engine - reference| / |reference|, and the cosine. The last layer's state is the one before the final norm
+   where the engine is vLLM, and the one after it where it is SGLang (`last_state` in the evidence of `synthesize`).
 3. Do the same with transformers in bf16: that is the error which the number format alone makes, on this target. An
    engine that is much worse than it has an error of its own, even under the gate.
 
@@ -55,6 +57,7 @@ def run(context: Context) -> Mapping[str, Json]:
     limits = Parity.model_validate(context.values["parity"])
     synthesis = context.inputs["synthesize"]
     layers: list[int] = synthesis.evidence["layers"]
+    last_state: LastState = synthesis.evidence["last_state"]
     rows = _pick(synthesis.path / "samples.jsonl", limits.samples)
 
     import torch
@@ -70,8 +73,8 @@ def run(context: Context) -> Mapping[str, Json]:
     for index, row in enumerate(rows):
         captured = read_states(synthesis.path, row, len(layers))
         tokens = row["input_ids"][: len(captured)]
-        exact = layer_states(references[torch.float32], tokens, layers)
-        rounded = layer_states(references[torch.bfloat16], tokens, layers)
+        exact = layer_states(references[torch.float32], tokens, layers, last_state)
+        rounded = layer_states(references[torch.bfloat16], tokens, layers, last_state)
         for slot, layer in enumerate(layers):
             engine[layer].add(captured[:, slot].float(), exact[layer])
             bf16[layer].add(rounded[layer], exact[layer])
@@ -138,19 +141,23 @@ def read_states(synthesis: Path, row: Json, layers: int) -> "torch.Tensor":
     return states
 
 
-def layer_states(model: Any, tokens: Sequence[int], layers: Sequence[int]) -> "dict[int, torch.Tensor]":
-    """Per layer id the [T, H] state after so many layers, in fp32; that of the last layer before the final norm."""
+def layer_states(
+    model: Any, tokens: Sequence[int], layers: Sequence[int], last_state: LastState
+) -> "dict[int, torch.Tensor]":
+    """Per layer id the [T, H] state after so many layers, in fp32; that of the last layer as last_state says."""
     import torch
 
     before_norm: list[torch.Tensor] = []
-    # transformers puts the normed state last in hidden_states; engines hand out the one before.
+    # transformers puts the normed state last in hidden_states; vLLM hands out the one before.
     hook = model.model.norm.register_forward_hook(lambda module, args, output: before_norm.append(args[0]))
     try:
         with torch.no_grad():
             output = model.model(input_ids=torch.tensor([list(tokens)]), output_hidden_states=True, use_cache=False)
     finally:
         hook.remove()
-    states = [*output.hidden_states[:-1], before_norm[0]]
+    states = output.hidden_states
+    if last_state == "before-norm":
+        states = [*states[:-1], before_norm[0]]
     return {layer: states[layer][0].float() for layer in layers}
 
 

@@ -326,7 +326,6 @@ _OBSTACLES: Mapping[str, Callable[[Profile], str]] = {
     "environments": _of_sglang("requirements/engine.txt is vLLM for CPUs, and no environment of SGLang is locked yet"),
     "target": _target_obstacle,
     "baseline-drafter": lambda profile: _no_manifest(profile.baseline.staged),
-    "synthesize": _of_sglang("SGLang gives states in its answers, and the step takes files of states as vLLM writes"),
     "parity": _of_gpus("its reference computes the whole target by transformers on the CPU"),
     "finetune": _of_gpus("it starts the trainer as one process on the CPU"),
     "export": _of_gpus("it starts the trainer's export on the CPU, with the whole target's config.json"),

@@ -1,7 +1,6 @@
 """The target's own responses, and the hidden states that it had while it gave them."""
 
 import asyncio
-import fcntl
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -12,11 +11,11 @@ from typing import Any
 from aerie.eagle3 import serving, staged
 from aerie.eagle3.profile import Drafter, Engine, Synthesis
 from aerie.eagle3.samples import Samples
-from aerie.engines.adapter import Capture
+from aerie.engines.adapter import Capture, adapter
 from aerie.engines.bench import Prompt
 from aerie.engines.client import connect, crowd
 from aerie.engines.server import Server
-from aerie.engines.states import States, read_states
+from aerie.engines.states import States, awaited
 from aerie.errors import AerieError
 from aerie.pagecache import PassBy
 from aerie.runbook.step import Context, Json, write_atomic
@@ -25,11 +24,11 @@ __all__ = ["doc", "run", "sample", "unique"]
 
 doc = """
 A drafter learns what this target says, so the training text is the target's own: greedy responses to the training
-prompts. vLLM gives the hidden states of prompt and response in the same request, so nothing is computed twice.
+prompts. The engine writes the hidden states of prompt and response in the same request, so nothing is computed twice.
 
-Start the server of step `serve-base` with these in addition (the connector lies in aerie/engines/vllm_cpu, so put the
-checkout on PYTHONPATH; the layer ids are the drafter's three and, last, the number of layers, which is the state
-before the final norm):
+Start the server of step `serve-base` with these in addition. vLLM on a CPU (the connector lies in
+aerie/engines/vllm_cpu, so put the checkout on PYTHONPATH; the layer ids are the drafter's three and, last, the number
+of layers, which is the state before the final norm):
 
     --no-enable-chunked-prefill
     --speculative-config '{"method": "extract_hidden_states", "num_speculative_tokens": 1,
@@ -38,9 +37,19 @@ before the final norm):
         "kv_connector_module_path": "aerie.engines.vllm_cpu.hidden_states",
         "kv_connector_extra_config": {"shared_storage_path": "/absolute/folder"}}'
 
-Send each prompt with `"kv_transfer_params": {"include_output_tokens": true}`. The answer names its state file, which
-is whole when the lock beside it can be taken. The last token was never an input, so it has no state: a file has one
-position less than the sample has tokens. Check that the tokens in the file are the sample's and that all is finite.
+Send each prompt with `"kv_transfer_params": {"include_output_tokens": true}`; the answer names its state file.
+
+SGLang, from 0.5.16 on, by a plugin (`aerie/engines/sglang_plugin/hidden_states.py`: by itself it gives out the chosen
+layers or the last one, and as text). Its last state is the one after the final norm (`last_state` in the evidence):
+
+    --enable-return-hidden-states
+    AERIE_CAPTURE_FOLDER=/absolute/folder  AERIE_CAPTURE_LAYERS=2,3,4  SGLANG_PLUGINS=aerie_hidden_states
+
+with a folder on PYTHONPATH beside the checkout that holds the plugin's entry point, as `aerie/engines/plugins.py`
+writes it. Send each prompt to `/generate` with `"return_hidden_states": true`; the state file is named by `meta_info.id`.
+
+A state file is whole when the lock beside it can be taken. The last token was never an input, so it has no state: a
+file has one position less than the sample has tokens. Check that the tokens in the file are the sample's and that all is finite.
 Each is then kept a third smaller, without loss, with a sha256 over what it holds: the bytes of the numbers lie in
 planes, and the plane of signs and exponents is coded (`bytes_per_byte` says what is left). It is put on the disk and
 out of the page cache, where the weights of the next server lie. A sample is kept as soon as it is answered: an attempt
@@ -92,7 +101,9 @@ def run(context: Context) -> Mapping[str, Json]:
         with Samples(context.kept, prompts) as samples, PassBy() as passing:
             # What passes by are 828 GB at full size, and the weights are served again after this.
             before = len(samples.there)
-            made = asyncio.run(_generate(context, servers["capture"], prompts, values, len(layers), samples, passing))
+            made = asyncio.run(
+                _generate(context, servers["capture"], captured, prompts, values, len(layers), samples, passing)
+            )
         wall_s = time.monotonic() - started
     rows = [samples.there[prompt.id] for prompt in prompts]
     samples.move_states(context.out / "states")
@@ -101,6 +112,7 @@ def run(context: Context) -> Mapping[str, Json]:
         "engine": serving.engine_evidence(context, engine) | {"flags": list(servers["capture"].launch.flags)},
         "start_s": servers["capture"].start_s,
         "layers": list(layers),
+        "last_state": adapter(engine.name).last_state,
         "prompts": len(rows),
         "of_earlier_attempts": before,
         "duplicates": len(asked) - len(prompts),
@@ -116,6 +128,7 @@ def run(context: Context) -> Mapping[str, Json]:
 async def _generate(
     context: Context,
     server: Server,
+    captured: Path,
     prompts: Sequence[Prompt],
     values: Synthesis,
     layers: int,
@@ -138,9 +151,9 @@ async def _generate(
                 )
                 answer = await client.ask(question)
                 row = sample(number, prompt, answer.token_ids)
-                written = answer.states_file
-                if written is None:
+                if answer.states_file is None:
                     raise server.failure("an answer without its file of hidden states")
+                written = captured / answer.states_file
                 states = await asyncio.to_thread(_checked, written, row, layers)
                 made.kept_bytes += await asyncio.to_thread(samples.add, row, states, passing)
                 made.written_bytes += written.stat().st_size
@@ -154,11 +167,7 @@ async def _generate(
 
 def _checked(written: Path, row: Mapping[str, Any], layers: int) -> States:
     """The states that the engine wrote. Raises AerieError unless they are the sample's own, all of them and sound."""
-    lock = written.with_name(f"{written.name}.lock")
-    with open(lock) as file:
-        fcntl.flock(file, fcntl.LOCK_SH)  # held by the engine until the file is whole
-    lock.unlink()
-    states = read_states(written)
+    states = awaited(written)
     seen = {"positions": states.shape[0], "layers": states.shape[1], "finite": states.is_finite}
     expected = {"positions": len(row["input_ids"]) - 1, "layers": layers, "finite": True}
     if seen != expected or list(states.token_ids) != row["input_ids"][:-1]:

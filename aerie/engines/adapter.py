@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from aerie.engines.acceptance import Acceptance
 from aerie.engines.values import Engine
@@ -21,6 +21,7 @@ __all__ = [
     "Capture",
     "Drafter",
     "Forced",
+    "LastState",
     "Launch",
     "Mode",
     "Progress",
@@ -63,10 +64,10 @@ class Forced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capture:
-    """Serve without drafting and give out the hidden states of every request that asks for them.
+    """Serve without drafting and write the hidden states of every request that asks for them to a file.
 
-    layers: ids as the engine counts them; the number of layers itself is the last state before the final norm.
-    directory: where an engine that writes them to files does so.
+    layers: ids as the engine counts them, rising; the last one is the number of layers itself, which is the last state
+    (Adapter.last_state). directory: of the files, and of what has an engine write them.
     """
 
     layers: tuple[int, ...]
@@ -75,6 +76,9 @@ class Capture:
 
 Mode = Drafter | Forced | Capture | None
 """None serves the target alone."""
+
+LastState = Literal["before-norm", "after-norm"]
+"""Whether the final norm is in the last state of a Capture server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +139,7 @@ class Answer:
     token_ids: tokens in it. total: tokens of the whole answer so far, where the engine says so; an event whose
     token_ids are as many repeats those before it. is_whole: it ended by itself. acceptance: of this request alone,
     where the engine says so. top: best next tokens with their log probabilities. error: what went wrong.
-    states_file: hidden states in a file; states: hidden states in the answer, a row of layers x hidden per position.
+    states_file: of the hidden states, from the directory of Capture; it is whole when its .lock can be taken.
     """
 
     token_ids: tuple[int, ...] = ()
@@ -145,7 +149,6 @@ class Answer:
     top: Mapping[int, float] = field(default_factory=dict)
     error: str | None = None
     states_file: Path | None = None
-    states: tuple[tuple[float, ...], ...] = ()
 
     def after(self, have: int) -> tuple[int, ...]:
         """The tokens that are new to someone who has `have` of them."""
@@ -169,10 +172,11 @@ class Progress:
 class Adapter(Protocol):
     """What aerie asks of an engine. name: as in profiles and in the capability table.
 
-    polls_when_idle: does a server without requests take a core all the same?
+    last_state: of what Capture gives out. polls_when_idle: does a server without requests take a core all the same?
     """
 
     name: str
+    last_state: LastState
     polls_when_idle: bool
 
     def launch(self, served: Served, mode: Mode = None) -> Launch:

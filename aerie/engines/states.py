@@ -5,6 +5,7 @@ exponent, and the exponents of hidden states are few: coded by Huffman's method 
 look random, no coder gains on them and they stay as they are. Matching strings would cost time and find none.
 """
 
+import fcntl
 import hashlib
 import json
 import struct
@@ -18,7 +19,7 @@ from typing import Any
 
 from aerie.errors import AerieError
 
-__all__ = ["SCHEMA", "States", "pack", "read_kept", "read_states"]
+__all__ = ["SCHEMA", "States", "awaited", "pack", "read_kept", "read_states"]
 
 SCHEMA = "aerie.hidden-states/1"
 _SIZES = {"BF16": 2, "F32": 4}  # bytes of a number
@@ -74,6 +75,18 @@ def read_states(path: Path) -> States:
         token_ids=tuple(token_ids),
         numbers=bytes(numbers),
     )
+
+
+def awaited(path: Path) -> States:
+    """As read_states, once the engine that writes the file has let go of the lock beside it; the lock is removed."""
+    lock = path.with_name(f"{path.name}.lock")
+    try:
+        with open(lock) as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+    except FileNotFoundError as error:
+        raise _unreadable(path, error, "a lock beside it, held until the file is whole", _REMEDY) from error
+    lock.unlink()
+    return read_states(path)
 
 
 def pack(states: States) -> bytes:

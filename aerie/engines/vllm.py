@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from aerie import paths
-from aerie.engines import capability
+from aerie.engines import capability, plugins
 from aerie.engines.acceptance import Acceptance
 from aerie.engines.adapter import (
     SERVED_NAME,
@@ -19,6 +19,7 @@ from aerie.engines.adapter import (
     Capture,
     Drafter,
     Forced,
+    LastState,
     Launch,
     Mode,
     Progress,
@@ -47,6 +48,7 @@ class Vllm:
     """The adapter of vLLM: its CPU build where the profile has no GPUs."""
 
     name = "vllm"
+    last_state: LastState = "before-norm"
     polls_when_idle = False  # without a request its core blocks in input_queue.get() (v1/engine/core.py)
 
     def launch(self, served: Served, mode: Mode = None) -> Launch:
@@ -213,22 +215,24 @@ def _on_cpu(served: Served, config: Mapping[str, Any], mode: Mode) -> tuple[list
         # which a small host need not have (0.32.0).
         "TORCHDYNAMO_DISABLE": "1",
     }
-    python_path: list[Path] = []
     match mode:
         case Drafter():
             flags += ["--speculative-config", _eagle3(mode)]
         case Forced():
             flags += ["--speculative-config", _eagle3(mode.drafter)]
-            python_path = [paths.repository(), mode.folder]
             variables["VLLM_PLUGINS"] = _FORCED_PLUGIN
             variables["AERIE_FORCED_LENGTH_FILE"] = str(mode.folder / _CONTROL)
-            _write_plugin(mode.folder)
+            # vLLM loads every entry point of this group in each of its processes, before it binds its kernels.
+            variables["PYTHONPATH"] = plugins.write(
+                mode.folder,
+                name=_FORCED_PLUGIN,
+                group="vllm.general_plugins",
+                install="aerie.engines.vllm_cpu.forced:install",
+            )
             _write_length(mode.folder / _CONTROL, checked_length(mode))
         case Capture():
             flags += _capture_flags(mode, connector="CpuHiddenStatesConnector", module=_CPU_CONNECTOR)
-            python_path = [paths.repository()]
-    if python_path:
-        variables["PYTHONPATH"] = os.pathsep.join(map(str, python_path))
+            variables["PYTHONPATH"] = str(paths.repository())
     return flags, variables
 
 
@@ -291,16 +295,6 @@ def _capture_flags(capture: Capture, *, connector: str, module: str) -> list[str
         *("--kv-transfer-config", json.dumps(transfer, sort_keys=True)),
         "--no-enable-chunked-prefill",  # a prompt's states must be in the cache as a whole
     ]
-
-
-def _write_plugin(folder: Path) -> None:
-    # vLLM loads every entry point of this group in each of its processes, before it binds its kernels.
-    metadata = folder / "aerie_forced_acceptance-0.dist-info"
-    metadata.mkdir(parents=True, exist_ok=True)
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: aerie-forced-acceptance\nVersion: 0\n")
-    (metadata / "entry_points.txt").write_text(
-        f"[vllm.general_plugins]\n{_FORCED_PLUGIN} = aerie.engines.vllm_cpu.forced:install\n"
-    )
 
 
 def _checked_dtype(served: Served, config: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from aerie.runbook.fit import refuse_what_cannot_run
 from aerie.runbook.plan import Plan
 
 CARD = 97_887 * 2**20  # of an RTX PRO 6000 Blackwell with 96 GB, as NVML tells it
-CANNOT_RUN = {"preflight", "environments", "target", "baseline-drafter", "synthesize", "parity", "finetune", "export"}
+CANNOT_RUN = {"preflight", "environments", "target", "baseline-drafter", "parity", "finetune", "export"}
 
 
 @pytest.fixture(scope="module")
@@ -175,14 +175,14 @@ def test_what_cannot_run_yet_is_known_before_anything_starts(kimi: Profile, tiny
     steps = [step.id for step in spec.load("eagle3").runbook.steps]
     assert {step for step in steps if planning.obstacle(step, kimi)} == CANNOT_RUN
     assert [step for step in steps if planning.obstacle(step, tiny)] == []
-    assert "files of states" in planning.obstacle("synthesize", kimi)
+    assert "on the CPU" in planning.obstacle("parity", kimi)
 
 
 def test_steps_whose_timeouts_are_those_of_a_tiny_target_are_told(told: Plan) -> None:
     obstacles = {step.id: step.obstacle for step in told.steps}
     assert obstacles["serve-base"] == "it takes about 2,032 s, and its timeout_s is 1,200"
     assert "its timeout_s is 2,400" in obstacles["control"]
-    with pytest.raises(AerieError, match=r"profile kimi-k2\.5.*preflight: .*synthesize: .*Nothing was started"):
+    with pytest.raises(AerieError, match=r"profile kimi-k2\.5.*preflight: .*parity: .*Nothing was started"):
         refuse_what_cannot_run(replace(fitting(told), steps=told.steps))
 
 

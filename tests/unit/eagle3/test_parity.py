@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from aerie.eagle3 import parity
+from aerie.engines.adapter import LastState
 from aerie.engines.states import States, pack
 from aerie.errors import AerieError
 from aerie.runbook.step import Context, Decision, Input
@@ -63,9 +64,18 @@ def test_states_that_are_not_the_samples_own_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("shift", "decision"), [(0, Decision.GO), (1, Decision.STOP)], ids=["own", "layers off by one"]
+    ("shift", "given", "taken", "decision"),
+    [
+        (0, "before-norm", "before-norm", Decision.GO),
+        (0, "after-norm", "after-norm", Decision.GO),
+        (0, "after-norm", "before-norm", Decision.STOP),
+        (1, "before-norm", "before-norm", Decision.STOP),
+    ],
+    ids=["own", "normed", "norm mistaken", "layers off by one"],
 )
-def test_parity_of_a_real_model(tmp_path: Path, shift: int, decision: Decision) -> None:
+def test_parity_of_a_real_model(
+    tmp_path: Path, shift: int, given: LastState, taken: LastState, decision: Decision
+) -> None:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
@@ -73,10 +83,11 @@ def test_parity_of_a_real_model(tmp_path: Path, shift: int, decision: Decision) 
         vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=6, num_attention_heads=2
     )
     model = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
+    torch.nn.init.uniform_(model.model.norm.weight, 2, 4)  # as it is made it would change almost nothing
     model.save_pretrained(tmp_path / "target" / "model")
     synthesis = tmp_path / "synthesize"
     synthesis.mkdir()
-    states = parity.layer_states(model, ROW["input_ids"], [layer - shift for layer in (2, 3, 4, 6)])
+    states = parity.layer_states(model, ROW["input_ids"], [layer - shift for layer in (2, 3, 4, 6)], given)
     store(synthesis, torch.stack(list(states.values()), dim=1).to(torch.bfloat16)[:3], [5, 6, 7])
     (synthesis / "samples.jsonl").write_text(json.dumps(ROW) + "\n")
     context = Context(
@@ -86,7 +97,7 @@ def test_parity_of_a_real_model(tmp_path: Path, shift: int, decision: Decision) 
         values=VALUES,
         inputs={
             "target": Input(path=tmp_path / "target", evidence={}),
-            "synthesize": Input(path=synthesis, evidence={"layers": [2, 3, 4, 6]}),
+            "synthesize": Input(path=synthesis, evidence={"layers": [2, 3, 4, 6], "last_state": taken}),
         },
         out=tmp_path,
         scratch=tmp_path,

@@ -1,10 +1,13 @@
 """SGLang's launch arguments and answers, by version. Nothing of SGLang runs here."""
 
 import json
+from importlib.metadata import distributions
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from aerie import paths
 from aerie.engines.acceptance import Acceptance
 from aerie.engines.adapter import Capture, Drafter, Forced, Progress, Served, adapter
 from aerie.engines.values import Engine, Gpus
@@ -86,13 +89,25 @@ def test_a_running_server_keeps_its_forced_length(tmp_path):
         SGLANG.switch_forced(forced, 2.0)
 
 
-def test_capture_is_refused_where_states_go_to_a_drafter_only(tmp_path):
-    capture = Capture(layers=(2, 3, 4), directory=tmp_path)
-    with pytest.raises(UsageError, match=r"sglang 0\.5\.16"):
-        launch("0.5.16", capture)
-    flags = launch("0.5.23", capture).flags
-    at = flags.index("--return-aux-hidden-state-layer-ids")
-    assert flags[at + 1 : at + 4] == ("2", "3", "4")
+@pytest.mark.parametrize("version", ["0.5.16", "0.5.23"])
+def test_capture_is_our_plugins_which_gets_the_layers_below_the_last(version, tmp_path):
+    capture, plain = launch(version, Capture(layers=(2, 3, 4, 6), directory=tmp_path)), launch(version)
+    assert capture.flags == (*plain.flags, "--enable-return-hidden-states")
+    assert dict(capture.variables.items() - plain.variables.items()) == {
+        "SGLANG_PLUGINS": "aerie_hidden_states",
+        "AERIE_CAPTURE_FOLDER": str(tmp_path),
+        "AERIE_CAPTURE_LAYERS": "2,3,4",
+        "PYTHONPATH": f"{paths.repository()}:{tmp_path}",
+    }
+    (found,) = distributions(path=[str(tmp_path)])
+    (entry,) = found.entry_points
+    assert (entry.group, entry.name) == ("sglang.srt.plugins", "aerie_hidden_states")
+    assert find_spec(entry.module) is not None
+
+
+def test_capture_is_refused_where_the_plugin_was_not_made_for_it(tmp_path):
+    with pytest.raises(UsageError, match=r"0\.5\.14.*Take SGLang 0\.5\.16 or newer"):
+        launch("0.5.14", Capture(layers=(2, 3, 4, 6), directory=tmp_path))
 
 
 def test_without_gpus_it_is_not_started():
@@ -178,9 +193,17 @@ def test_an_aborted_request_is_an_error():
     assert SGLANG.answer({"output_ids": [], "meta_info": meta}).error == "out of memory"
 
 
-def test_states_of_prompt_and_answer_are_rows():
-    # The prompt's positions come as a list of rows, each generated token's as a row (0.5.23, output_streamer.py).
-    assert answered({"hidden_states": [[[1.0, 2.0], [3.0, 4.0]], [5.0, 6.0]]}).states == ((1, 2), (3, 4), (5, 6))
+@pytest.mark.parametrize(
+    ("meta", "file"),
+    [
+        ({"id": "7f", "hidden_states": []}, Path("7f.safetensors")),
+        ({"id": "7f", "hidden_states": [[[1.0, 2.0]], [5.0, 6.0]]}, None),  # SGLang's own way: the plugin is not there
+        ({"id": "7f"}, None),
+    ],
+    ids=["plugin", "no-plugin", "not-asked"],
+)
+def test_states_are_in_the_file_of_the_request(meta, file):
+    assert answered(meta).states_file == file
 
 
 METRICS = """\

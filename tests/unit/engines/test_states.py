@@ -1,9 +1,11 @@
+import fcntl
 import json
 import struct
+import threading
 
 import pytest
 
-from aerie.engines.states import pack, read_kept, read_states
+from aerie.engines.states import awaited, pack, read_kept, read_states
 from aerie.errors import AerieError
 
 NAN, INFINITY, LARGEST, ONE = 0x7FC0, 0xFF80, 0x7F7F, 0x3F80  # bf16, which is also the upper half of fp32
@@ -36,6 +38,26 @@ def test_states(tmp_path, value, is_finite, dtype):
     assert states.shape == (2, 3, 2)
     assert states.token_ids == (7, 8)
     assert states.is_finite is is_finite
+
+
+def test_a_file_is_read_when_its_engine_lets_go_of_the_lock(tmp_path):
+    path, lock = tmp_path / "s", tmp_path / "s.lock"
+    with open(lock, "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        read = []
+        waiting = threading.Thread(target=lambda: read.append(awaited(path)))
+        waiting.start()
+        write(path, [ONE] * 12, [7, 8], [2, 3, 2])
+        assert waiting.is_alive()
+        fcntl.flock(held, fcntl.LOCK_UN)
+        waiting.join(10)
+    assert read == [read_states(path)]
+    assert not lock.exists()
+
+
+def test_a_file_without_a_lock_is_no_state_file(tmp_path):
+    with pytest.raises(AerieError, match="a lock beside it"):
+        awaited(write(tmp_path / "s", [ONE] * 12, [7, 8], [2, 3, 2]))
 
 
 @pytest.mark.parametrize("cut", [1, 9, 30, 200], ids=["last-byte", "token", "states", "header"])

@@ -1,0 +1,1 @@
+"""Loaded inside SGLang's processes, never by aerie itself."""
