@@ -46,14 +46,15 @@ layers or the last one, and as text). Its last state is the one after the final 
     AERIE_CAPTURE_FOLDER=/absolute/folder  AERIE_CAPTURE_LAYERS=2,3,4  SGLANG_PLUGINS=aerie_hidden_states
 
 with a folder on PYTHONPATH beside the checkout that holds the plugin's entry point, as `aerie/engines/plugins.py`
-writes it. Send each prompt to `/generate` with `"return_hidden_states": true`; the state file is named by `meta_info.id`.
+writes it. Send each prompt to `/generate` with `"return_hidden_states": true`; the state file is named by
+`meta_info.id`.
 
 A state file is whole when the lock beside it can be taken. The last token was never an input, so it has no state: a
-file has one position less than the sample has tokens. Check that the tokens in the file are the sample's and that all is finite.
-Each is then kept a third smaller, without loss, with a sha256 over what it holds: the bytes of the numbers lie in
-planes, and the plane of signs and exponents is coded (`bytes_per_byte` says what is left). It is put on the disk and
-out of the page cache, where the weights of the next server lie. A sample is kept as soon as it is answered: an attempt
-that is killed loses the answers that were open, and the next one asks for the rest.
+file has one position less than the sample has tokens. Check that the tokens in the file are the sample's and that all
+is finite. Each is then kept a third smaller, without loss, with a sha256 over what it holds: the bytes of the numbers
+lie in planes, and the plane of signs and exponents is coded (`bytes_per_byte` says what is left). It is put on the
+disk and out of the page cache, where the weights of the next server lie. A sample is kept as soon as it is answered:
+an attempt that is killed loses the answers that were open, and the next one asks for the rest.
 """
 
 
