@@ -1,7 +1,7 @@
-"""Environments beside the controller's own: hash-locked, named by their content, made once and reused.
+"""Environments beside the controller's own: hash-locked, named by their content, made once and reused; or given.
 
-Each lies under cache_dir()/environments/<name>-<hash>. It is made from requirements/<name>.txt by uv, which took
-23 s where pip took 73 s for the engine's (2 cores, local wheels, 2026-11). Old ones are never removed.
+Each that is made lies under cache_dir()/environments/<name>-<hash>. It is made from requirements/<name>.txt by uv,
+which took 23 s where pip took 73 s for the engine's (2 cores, local wheels, 2026-11). Old ones are never removed.
 """
 
 import ast
@@ -19,17 +19,29 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from .errors import AerieError, UsageError
 from .paths import cache_dir, repository
 from .runbook.step import write_atomic
 
-__all__ = ["PYTHON", "Environment", "Progress", "ensure", "find", "find_python", "locked_hash", "uv_options"]
+__all__ = ["PYTHON", "Environment", "Progress", "ensure", "find", "find_python", "given", "locked_hash", "uv_options"]
 
 PYTHON = "3.11"  # what requirements/engine.txt and train.txt are locked for: torch's hash is that of its cp311 wheel
 POLL_S = 0.5
+ASK_S = 60.0  # for the packages of a Python that is given; 0.1 s is usual, a cold network disk takes longer
 TAIL_LINES = 10
+OLDEST = (3, 11)  # of a Python that is given: what the code of the steps is written for
+# The first of a name on sys.path is what an import finds.
+ASK = """\
+import importlib.metadata, json, sys
+found = {}
+for one in importlib.metadata.distributions():
+    if one.name:
+        found.setdefault(one.name, one.version)
+json.dump({"python": sys.version_info[:3], "prefix": sys.prefix, "packages": found}, sys.stdout)
+"""
 
 Progress = Callable[[int, int, str], None]
 """(packages in place, packages wanted, what is going on); called about twice a second while something is made."""
@@ -37,11 +49,14 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """An environment that is whole. packages: normalised name to version, as installed."""
+    """An environment that is whole. packages: normalised name to version, as installed.
+
+    hash: sha256, hex, of the lock that it was made from; of one that was given, over what is installed in it.
+    """
 
     path: Path
     python: Path
-    hash: str  # sha256, hex
+    hash: str
     packages: Mapping[str, str]
 
 
@@ -79,6 +94,31 @@ def ensure(name: str, progress: Progress = lambda done, total, note: None) -> En
             found = find(name)
     assert found is not None, f"{path}: written just now"
     return found
+
+
+@cache
+def given(python: str) -> Environment:
+    """The environment of an interpreter that is there already, as container images and hosts without a network have.
+
+    Runs it once. Raises UsageError where it does not run, or is too old for the code of steps.
+    """
+    where, expected = f"interpreter {python}", f"a Python {'.'.join(map(str, OLDEST))} or newer that runs"
+    remedy = "Give the absolute path of the environment's bin/python."
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    try:
+        argv = [python, "-P", "-c", ASK]
+        asked = subprocess.run(argv, capture_output=True, text=True, check=False, env=variables, timeout=ASK_S)
+        answer = json.loads(asked.stdout)
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        said = asked.stderr.strip().splitlines()[-1:] if isinstance(error, ValueError) else [str(error)]
+        raise UsageError(where, seen="; ".join(said) or "no answer", expected=expected, remedy=remedy) from error
+    version = tuple(answer["python"])
+    if version < OLDEST:
+        raise UsageError(where, seen=".".join(map(str, version)), expected=expected, remedy=remedy)
+    packages = {_normalised(name): number for name, number in answer["packages"].items()}
+    content = json.dumps({"python": version, "machine": platform.machine(), "packages": packages}, sort_keys=True)
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    return Environment(path=Path(answer["prefix"]), python=Path(python), hash=digest, packages=packages)
 
 
 def find_python() -> str | None:
@@ -268,5 +308,9 @@ def _installed(path: Path) -> dict[str, str]:
     found = {}
     for info in path.glob("lib/python*/site-packages/*.dist-info"):
         package, _, version = info.name.removesuffix(".dist-info").rpartition("-")
-        found[re.sub(r"[-_.]+", "-", package).lower()] = version
+        found[_normalised(package)] = version
     return found
+
+
+def _normalised(package: str) -> str:
+    return re.sub(r"[-_.]+", "-", package).lower()

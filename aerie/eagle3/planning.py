@@ -313,6 +313,16 @@ def _target_obstacle(profile: Profile) -> str:
     return ""
 
 
+def _environments_obstacle(profile: Profile) -> str:
+    """The ones of the tiny profile serve and train on CPUs alone."""
+    chosen, wrong = profile.environments, []
+    if chosen.requirements("engine") == "engine" and (profile.engine.name != "vllm" or profile.engine.gpus):
+        wrong.append(f"requirements/engine.txt is vLLM for CPUs, and {profile.engine.name} is to serve")
+    if chosen.requirements("train") == "train" and profile.engine.gpus:
+        wrong.append("requirements/train.txt trains on CPUs, and engine.gpus asks for GPUs")
+    return f"{'; '.join(wrong)}: set environments" if wrong else ""
+
+
 def _of_gpus(reason: str) -> Callable[[Profile], str]:
     return lambda profile: reason if profile.engine.gpus else ""
 
@@ -323,7 +333,7 @@ def _of_sglang(reason: str) -> Callable[[Profile], str]:
 
 _OBSTACLES: Mapping[str, Callable[[Profile], str]] = {
     "preflight": _of_gpus("it judges a processor that serves, and not yet the GPUs of engine.gpus"),
-    "environments": _of_sglang("requirements/engine.txt is vLLM for CPUs, and no environment of SGLang is locked yet"),
+    "environments": _environments_obstacle,
     "target": _target_obstacle,
     "baseline-drafter": lambda profile: _no_manifest(profile.baseline.staged),
     "parity": _of_gpus("its reference computes the whole target by transformers on the CPU"),

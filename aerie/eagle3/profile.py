@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from aerie.engines.values import Engine
+from aerie.runbook.interpreters import Environments
 
 __all__ = [
     "Baseline",
@@ -13,6 +14,7 @@ __all__ = [
     "Cost",
     "Drafter",
     "Engine",
+    "Environments",
     "Expect",
     "Figures",
     "Finetune",
@@ -200,6 +202,7 @@ class Figures(_Values):
 class Profile(_Values):
     """Every value of the eagle3 runbook."""
 
+    environments: Environments = Environments()
     target: Target
     corpus: Corpus
     engine: Engine

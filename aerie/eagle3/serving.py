@@ -4,7 +4,6 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from importlib.metadata import distributions
 from pathlib import Path
 
 from aerie.eagle3 import staged
@@ -98,17 +97,15 @@ def arch(engine: Engine) -> str:
 
 def engine_evidence(context: Context, engine: Engine) -> dict[str, str]:
     """The engine's name and the version that is installed in its environment."""
-    root = _python(context).parent.parent
-    found = distributions(path=[str(path) for path in root.glob("lib/python3*/site-packages")])
-    versions = {distribution.name: distribution.version for distribution in found}
+    versions = context.inputs["environments"].evidence["engine"]["packages"]
     packages = _PACKAGES[engine.name]
     version = next((versions[name] for name in packages if name in versions), None)
     if version is None:
         raise AerieError(
-            f"engine environment {root}",
+            "engine environment",
             seen=f"no {engine.name}",
             expected=" or ".join(packages),
-            remedy="Run the step environments again.",
+            remedy="Set environments.engine of the profile to one that has it.",
         )
     return {"name": engine.name, "version": version}
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from aerie import environments
 from aerie.errors import AerieError
 from aerie.paths import repository, state_dir
 from aerie.runbook import artifacts, events, jobs, keys
+from aerie.runbook.interpreters import NAMES, Environments
 from aerie.runbook.interrupts import Interrupts
 from aerie.runbook.journal import Journal
 from aerie.runbook.plan import Finding, Made
@@ -56,8 +56,11 @@ class _Watch:
 class Attempts:
     """Makes and settles the attempts of one run."""
 
-    def __init__(self, journal: Journal, run: str, listener: events.Listener, interrupts: Interrupts) -> None:
+    def __init__(
+        self, journal: Journal, run: str, chosen: Environments, listener: events.Listener, interrupts: Interrupts
+    ) -> None:
         self._journal = journal
+        self._chosen = chosen
         self._run = run
         self._say = listener
         self._interrupts = interrupts
@@ -76,7 +79,7 @@ class Attempts:
             "folder": relative,
         }
         self._journal.append(self._run, "step.intended", data, step=step.id, attempt=number)
-        interpreters = _interpreters()
+        interpreters = _interpreters(self._chosen)
         if step.environment not in interpreters:
             return self._fail(
                 step, number, folder, Failure(outcome="failed", message=f"environment {step.environment} is not made")
@@ -254,10 +257,10 @@ class Attempts:
         }
 
 
-def _interpreters() -> dict[str, Path]:
+def _interpreters(chosen: Environments) -> dict[str, Path]:
     found = {"controller": Path(sys.executable)}
-    for name in ("engine", "train"):
-        if (environment := environments.find(name)) is not None:
+    for name in NAMES:
+        if (environment := chosen.find(name)) is not None:
             found[name] = environment.python
     return found
 

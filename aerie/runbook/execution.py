@@ -9,7 +9,7 @@ from typing import Any
 
 from aerie.errors import AerieError, UsageError
 from aerie.paths import state_dir
-from aerie.runbook import events, state, supervise
+from aerie.runbook import events, interpreters, state, supervise
 from aerie.runbook import plan as planning
 from aerie.runbook.attempt import Attempts, Failure
 from aerie.runbook.fit import refuse_what_cannot_run
@@ -84,7 +84,9 @@ class Execution:
             _refuse_unselected_needs(planned)
             refuse_what_cannot_run(planned)
             self._open(planned, resumed=resumed)
-            self._attempts = Attempts(self._journal, self._run, self._say, interrupts)
+            self._attempts = Attempts(
+                self._journal, self._run, interpreters.of(self._loaded.values), self._say, interrupts
+            )
             self._interrupts = interrupts
             try:
                 self._settle_open_attempts()

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from aerie import pagecache
-from aerie.environments import locked_hash
+from aerie.runbook import interpreters
 from aerie.runbook.spec import Step, values_of
 
 __all__ = ["changes", "code_hash", "file_hash", "key_of", "output_of", "parts_of", "work_of"]
@@ -27,7 +27,7 @@ def parts_of(step: Step, values: BaseModel) -> dict[str, Any]:
         "spec": step.model_dump(mode="json", include={"id", "module", "environment", "needs", "values"}),
         "code": code_hash(step.module),
         "values": values_of(values, step.values),
-        "environment": None if step.environment == "controller" else locked_hash(step.environment),
+        "environment": None if step.environment == "controller" else interpreters.of(values).hash(step.environment),
     }
 
 

@@ -4,6 +4,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from aerie.runbook.interpreters import Environments
+
 
 class _Values(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -23,3 +25,4 @@ class Profile(_Values):
     train: Work
     limit: Annotated[float, Field(gt=0, le=1)]
     names: list[str] = []
+    environments: Environments = Environments()

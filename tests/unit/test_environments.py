@@ -1,11 +1,13 @@
 """Environments: made once, named by content, never half-made; with real uv on a wheel of a few lines."""
 
+import importlib.metadata
 import json
 import os
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -126,7 +128,7 @@ def test_an_unknown_name_is_told_the_known_ones():
     assert "train" in raised.value.expected
 
 
-@pytest.mark.parametrize("name", ["engine", "train"])
+@pytest.mark.parametrize("name", ["engine", "train", "sglang", "train-gpu"])
 def test_the_lock_is_for_the_python_that_is_asked_for(name):
     head = (repository() / "requirements" / f"{name}.txt").read_text()[:500]
     assert f"--python-version {environments.PYTHON} " in head
@@ -165,3 +167,45 @@ def test_install_settings_win_over_global_ones_and_all_urls_are_kept():
 def test_the_stamp_names_its_schema(checkout):
     made = environments.ensure("tiny")
     assert json.loads((made.path / "ready.json").read_text())["schema"] == "aerie.environment/1"
+
+
+def an_interpreter(path, answer):
+    """A program that answers as a Python would that is asked for its packages."""
+    path.write_text(f"#!/bin/sh\ncat <<'END'\n{answer}\nEND\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def installed(version=(3, 12, 3), **packages):
+    return json.dumps({"python": version, "prefix": "/opt/image", "packages": packages})
+
+
+def test_a_python_that_is_given_is_asked_for_its_packages():
+    found = environments.given(sys.executable)
+    assert (str(found.python), found.path) == (sys.executable, Path(sys.prefix))
+    assert found.packages["pydantic-core"] == importlib.metadata.version("pydantic_core")
+
+
+def test_one_that_is_given_is_told_by_what_is_installed_and_not_by_its_place(tmp_path):
+    answers = [installed(torch="2.11.0", My_Kernel="1"), installed(**{"torch": "2.11.0", "my-kernel": "1"})]
+    answers += [installed(torch="2.11.1", my_kernel="1"), installed((3, 12, 4), torch="2.11.0", my_kernel="1")]
+    found = [environments.given(an_interpreter(tmp_path / f"{i}", answer)) for i, answer in enumerate(answers)]
+    assert found[0].packages == {"torch": "2.11.0", "my-kernel": "1"}
+    assert len({one.hash for one in found[:2]}) == 1
+    assert len({one.hash for one in found}) == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [(installed((3, 9, 2)), "3.9.2, expected a Python 3.11 or newer"), ("Segmentation fault", "no answer")],
+    ids=["too-old", "no-python"],
+)
+def test_what_cannot_run_a_step_is_refused_when_it_is_given(tmp_path, answer, said):
+    with pytest.raises(UsageError) as refused:
+        environments.given(an_interpreter(tmp_path / "python", answer))
+    assert said in str(refused.value).replace("'", "")
+
+
+def test_a_given_python_that_is_not_there_is_named():
+    with pytest.raises(UsageError, match=r"interpreter /nowhere/python.*No such file.*absolute path"):
+        environments.given("/nowhere/python")

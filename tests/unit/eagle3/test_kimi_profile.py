@@ -18,7 +18,7 @@ from aerie.runbook.fit import refuse_what_cannot_run
 from aerie.runbook.plan import Plan
 
 CARD = 97_887 * 2**20  # of an RTX PRO 6000 Blackwell with 96 GB, as NVML tells it
-CANNOT_RUN = {"preflight", "environments", "target", "baseline-drafter", "parity", "finetune", "export"}
+CANNOT_RUN = {"preflight", "target", "baseline-drafter", "parity", "finetune", "export"}
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +176,17 @@ def test_what_cannot_run_yet_is_known_before_anything_starts(kimi: Profile, tiny
     assert {step for step in steps if planning.obstacle(step, kimi)} == CANNOT_RUN
     assert [step for step in steps if planning.obstacle(step, tiny)] == []
     assert "on the CPU" in planning.obstacle("parity", kimi)
+
+
+def test_environments_for_cpus_are_refused_where_gpus_are_to_serve(kimi: Profile, tiny: Profile) -> None:
+    plain = changed(kimi, environments={"engine": {}, "train": {}})
+    assert planning.obstacle("environments", plain) == (
+        "requirements/engine.txt is vLLM for CPUs, and sglang is to serve; requirements/train.txt trains on CPUs, and "
+        "engine.gpus asks for GPUs: set environments"
+    )
+    there = {"python": "/opt/image/bin/python"}
+    assert planning.obstacle("environments", changed(plain, environments={"engine": there, "train": there})) == ""
+    assert planning.obstacle("environments", changed(tiny, engine={"name": "sglang"})) != ""
 
 
 def test_steps_whose_timeouts_are_those_of_a_tiny_target_are_told(told: Plan) -> None:

@@ -1,6 +1,8 @@
 """What runs again and what does not, and why: in words, and by the side effects of the steps."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -223,3 +225,36 @@ def test_a_record_has_what_a_report_needs(done: Quick) -> None:
     fetch = record.steps[1]
     assert [file["path"] for file in fetch.artifacts] == ["data/words.txt"]
     assert fetch.started_at < fetch.ended_at
+
+
+def test_a_step_runs_with_the_python_that_the_profile_gives(quick: Quick, tmp_path: Path) -> None:
+    python, other = tmp_path / "python-of-an-image", tmp_path / "python-of-another"
+    for link in (python, other):
+        link.symlink_to(getattr(sys, "_base_executable", sys.executable))
+    quick.change(
+        quick.spec, "module: tests.runbook_fixture.train,", "module: tests.runbook_fixture.train, environment: train,"
+    )
+    quick.do("train", "import sys; (folder / 'python').write_text(sys.executable)")
+    ended = quick.run(overrides=[f"environments.train.python={python}"])
+    assert (ended.code, (quick.folder / "python").read_text()) == (0, str(python))
+    again = quick.run(overrides=[f"environments.train.python={other}"])
+    assert again.last["is_unchanged"], "the same packages elsewhere are the same environment"
+    with pytest.raises(UsageError, match="/nowhere/python"):
+        reasons(quick, overrides=["environments.train.python=/nowhere/python"])
+
+
+def test_other_packages_in_a_given_environment_run_its_steps_again(quick: Quick, tmp_path: Path) -> None:
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    quick.change(
+        quick.spec, "module: tests.runbook_fixture.train,", "module: tests.runbook_fixture.train, environment: train,"
+    )
+    given = [f"environments.train.python={venv}/bin/python"]
+    assert quick.run(overrides=given).code == 0
+    (package,) = venv.glob("lib/python*/site-packages")
+    (package / "kernels-1.0.dist-info").mkdir()
+    (package / "kernels-1.0.dist-info" / "METADATA").write_text("Name: kernels\nVersion: 1.0\n")
+    ended = quick.run(overrides=given)  # another process: what is installed is asked once in each
+    assert [(event["step"], event["reason"]) for event in ended.of("step.started")] == [
+        ("train", "environment changed")
+    ]

@@ -43,8 +43,8 @@ def test_a_good_one_loads(quick: Quick) -> None:
          "runbook.yml:9: steps[2].needs[0]: fetsch, expected an earlier step: look, fetch. Did you mean fetch?"),
         ("needs: [look]", "needs: [train]", "runbook.yml:8: steps[1].needs[0]: train, expected an earlier step: look"),
         ("values: [limit]", "values: [limits]",
-         "runbook.yml:10: steps[3].values[0]: limits, expected a value of the profile: fetch, train, limit, names."
-         " Did you mean limit?"),
+         "runbook.yml:10: steps[3].values[0]: limits, expected a value of the profile: fetch, train, limit, names,"
+         " environments. Did you mean limit?"),
         ("values: [train]", "values: [train.word]",
          "runbook.yml:9: steps[2].values[0]: train.word, expected a value of train: words, seconds. Did you"
          " mean words?"),
@@ -79,8 +79,8 @@ def test_a_wrong_runbook(quick: Quick, old: str, new: str, message: str) -> None
         ("words: 10", "words: 0", "profiles/small.yml:1: fetch.words: 0, expected greater than or equal to 1"),
         ("words: 10", "words: ten", "profiles/small.yml:1: fetch.words: 'ten', expected integer"),
         ("words: 10", "words: 1.5", "profiles/small.yml:1: fetch.words: 1.5, expected integer"),
-        ("limit:", "limits:", "profiles/small.yml:3: limits: an unknown key, expected one of fetch, limit, names,"
-         " train. Did you mean limit?"),
+        ("limit:", "limits:", "profiles/small.yml:3: limits: an unknown key, expected one of environments, fetch,"
+         " limit, names, train. Did you mean limit?"),
         ("limit: 0.5", "names: []", "profiles/small.yml:1: limit: nothing, expected a value. The key is required."),
         ("limit: 0.5", "limit: 0.5\nlimit: 0.6", "profiles/small.yml:4: limit: again, first on line 3, expected each"
          " key once"),
@@ -105,8 +105,8 @@ def test_an_empty_profile(quick: Quick) -> None:
     ("override", "message"),
     [
         ("train.words=many", "--set train.words=many: train.words: 'many', expected integer"),
-        ("trian.words=3", "--set trian.words=3: trian: an unknown key, expected one of fetch, limit, names, train. Did"
-         " you mean train?"),
+        ("trian.words=3", "--set trian.words=3: trian: an unknown key, expected one of environments, fetch, limit,"
+         " names, train. Did you mean train?"),
         ("train.word=3", "--set train.word=3: train.word: an unknown key, expected one of seconds, words. Did you mean"
          " words?"),
         ("limit", "--set limit: --set: 'limit', expected a.b=value, the value in YAML"),
