@@ -15,7 +15,6 @@ import pytest
 from testinfra.host import Host as Connection
 
 from aerie.errors import AerieError
-from aerie.gpus import proving
 from aerie.gpus.proof import Proof
 from aerie.inventory import Gpus
 from aerie.lock import Lock
@@ -140,6 +139,8 @@ def proof(needs_gpus: None, case: Case, _proofs: dict[str, Proof]) -> Proof:
         pytest.skip("asks the host itself, and this is a recorded snapshot")
     if not case.is_deep:
         pytest.skip("runs kernels on the GPUs: only with --deep")
+    from aerie.gpus import proving  # here: it brings the controller's ssh client along, 60 ms that no other test needs
+
     if case.host.name not in _proofs:
         _proofs[case.host.name] = proving.prove(case.host, python=proving.interpreter(case.lock))
     return _proofs[case.host.name]

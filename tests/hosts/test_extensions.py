@@ -2,7 +2,7 @@
 
 import pytest
 
-from aerie.extensions import contents, proof
+from aerie.extensions import contents
 from aerie.extensions.onhost.evidence import Proof
 from aerie.lock import Lock
 from aerie.snapshot import Gpu, InstalledExtension, Snapshot
@@ -118,6 +118,8 @@ def proofs(needs_gpus: None, case: Case, gpus: tuple[Gpu, ...]) -> dict[str, Pro
         pytest.skip("asks the host itself, and this is a recorded snapshot")
     if not case.is_deep:
         pytest.skip("runs kernels on the GPUs: only with --deep")
+    from aerie.extensions import proof  # here, for it brings the controller's ssh client along
+
     there = {(one.environment, one.package) for one in case.snapshot.extensions.installed}
     required = [one for one in case.lock.extensions.packages if one.name in case.lock.extensions.required]
     wanted = [
