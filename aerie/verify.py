@@ -15,7 +15,7 @@ from .layers import LAYERS
 from .lock import Lock
 from .paths import repository
 
-if TYPE_CHECKING:  # at work they are imported while the hosts are read, which comes first
+if TYPE_CHECKING:  # at work they are imported while the hosts are read or tested, which comes first
     from .snapshot import Snapshot
     from .verification import HostVerification, Verification
 
@@ -60,7 +60,7 @@ def verify(
 
     path: of the inventory. lock: instead of each host's own. recorded: a snapshot in a file, for one host, which is
     then not asked anything. deep: hash all weights again and prove the GPUs, on the hosts. meanwhile: called while
-    hosts are read. Raises UsageError for an unknown host, lock or layer, AerieError for a broken snapshot.
+    tests run. Raises UsageError for an unknown host, lock or layer, AerieError for a broken snapshot.
     """
     hosts = inventory.select(pattern, path)
     locks = {host.name: inventory.lock_of(host, lock, path) for host in hosts}
@@ -102,7 +102,7 @@ def run(
 
     locks: by host name, with the host's variables in them. snapshots: by host name, of hosts that need no probe;
     is_live=False asks the hosts nothing else either. forks: hosts at a time. listener is called with each host as it
-    ends, meanwhile once for each that is read. Raises UsageError for a layer without tests.
+    ends, meanwhile once, while tests run. Raises UsageError for a layer without tests.
     """
     started = time.monotonic()
     modules, given = _modules(layers), dict(snapshots or {})
@@ -113,9 +113,8 @@ def run(
             testing.prepare()  # once for all; the tests of a single host do it while the host is read
         for host in hosts[: max(1, forks)]:
             tests.begin(host, locks[host.name].name, is_live=is_live)
-        read = {**given, **_probe([host for host in hosts if host.name not in given], forks, meanwhile)}
+        read = {**given, **_probe([host for host in hosts if host.name not in given], forks)}
         from .snapshot import Snapshot
-        from .verification import Verification
 
         for host in hosts:
             found = read[host.name]
@@ -126,7 +125,11 @@ def run(
             else:
                 results[host.name] = _not_read(host, locks[host.name], found)
                 listener(results[host.name])
-        for tested in tests.results(cases, forks):
+        ended = tests.results(cases, forks)
+        from .verification import Verification
+
+        meanwhile()
+        for tested in ended:
             results[tested.host] = _of_tests(tested, locks[tested.host], list(modules))
             listener(results[tested.host])
     return Verification(hosts=tuple(results[host.name] for host in hosts), wall_s=time.monotonic() - started)
@@ -151,17 +154,12 @@ def _recorded(file: Path) -> "Snapshot":
         raise UsageError(str(file), seen=seen, expected="a snapshot", remedy="./invoke snapshot prints one.") from error
 
 
-def _probe(hosts: Sequence[Host], forks: int, meanwhile: Callable[[], None]) -> "dict[str, Snapshot | AerieError]":
+def _probe(hosts: Sequence[Host], forks: int) -> "dict[str, Snapshot | AerieError]":
     if not hosts:
         return {}
     from . import remote
 
-    def prepare() -> None:
-        from . import verification  # noqa: F401
-
-        meanwhile()
-
-    return remote.probe_all(hosts, forks=forks, meanwhile=prepare)
+    return remote.probe_all(hosts, forks=forks)
 
 
 def _not_read(host: Host, lock: Lock, error: AerieError) -> "HostVerification":

@@ -5,7 +5,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from aerie.inventory import Host
 from aerie.probe import bundle
 
 from .connection import CONNECT_TIMEOUT_S
-from .exchange import Result, nothing
+from .exchange import Result
 from .running import run_shell
 
 if TYPE_CHECKING:
@@ -43,20 +43,12 @@ def probe(
     *,
     timeout_s: float = TIMEOUT_S,
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
-    meanwhile: Callable[[], None] = nothing,
 ) -> "Snapshot":
     """The host's snapshot, read as root in one round trip; changes nothing there.
 
     On this machine without sudo it is read as the user, and what needs root is Unknown.
-    meanwhile: called while a remote host works. Raises Unreachable and Unprobed with the cause told apart.
+    Raises Unreachable and Unprobed with the cause told apart.
     """
-
-    def prepare() -> None:
-        from aerie import snapshot
-
-        snapshot.prepare()
-        meanwhile()
-
     result = run_shell(
         host,
         _command(host),
@@ -64,7 +56,7 @@ def probe(
         timeout_s=timeout_s,
         connect_timeout_s=connect_timeout_s,
         cap_bytes=CAP_BYTES,
-        meanwhile=prepare,
+        meanwhile=_prepare,
     )
     if result.exit_code != 0:
         raise _unprobed(host, result)
@@ -78,22 +70,24 @@ def probe_all(
     forks: int = 16,
     *,
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
-    meanwhile: Callable[[], None] = nothing,
 ) -> "dict[str, Snapshot | AerieError]":
-    """The snapshot of each host by name, in the given order; where there is none, the error that says why.
-
-    meanwhile: called for each remote host while it works, in a thread of its own.
-    """
+    """The snapshot of each host by name, in the given order; where there is none, the error that says why."""
 
     def one(host: Host) -> "Snapshot | AerieError":
         try:
-            return probe(host, connect_timeout_s=connect_timeout_s, meanwhile=meanwhile)
+            return probe(host, connect_timeout_s=connect_timeout_s)
         except AerieError as error:
             return error
 
     bundle.script()  # made once, before the threads ask for it
     with ThreadPoolExecutor(max_workers=max(1, min(forks, len(hosts)))) as pool:
         return dict(zip((host.name for host in hosts), pool.map(one, hosts), strict=True))
+
+
+def _prepare() -> None:
+    from aerie import snapshot  # while the host works
+
+    snapshot.prepare()
 
 
 def _command(host: Host) -> str:

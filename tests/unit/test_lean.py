@@ -18,6 +18,9 @@ def imported_by(program: str) -> set[str]:
     return set(found)
 
 
+TESTS = sorted(file.stem for file in (repository() / "tests" / "hosts").glob("*.py"))
+
+
 @pytest.mark.parametrize(
     ("program", "absent"),
     [
@@ -30,8 +33,9 @@ def imported_by(program: str) -> set[str]:
             "import aerie.program, tasks, aerie.verify, aerie.severity",
             {"rich", "fabric", "pytest", "aerie.snapshot", "aerie.findings", "aerie.report"},
         ),
+        (f"from tests.hosts import {', '.join(TESTS)}", {"rich", "fabric", "paramiko", "yaml", "ansible"}),
     ],
-    ids=["every-task", "with-an-inventory", "verify-until-it-connects"],
+    ids=["every-task", "with-an-inventory", "verify-until-it-connects", "tests-of-hosts"],
 )
 def test_a_start_imports_only_what_it_needs(program: str, absent: set[str]) -> None:
     assert imported_by(program) & absent == set()
