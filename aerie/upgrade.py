@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import apply as plays
 from . import inventory, provision, remote
@@ -11,9 +11,12 @@ from . import lock as locks
 from .errors import AerieError
 from .inventory import Host
 from .lock import Lock
-from .provision import Outcome, Prepared
+from .provision import Outcome, Prepared, State
 from .runbook.step import write_atomic
-from .snapshot import Receipt, Snapshot
+from .snapshot import Receipt, Snapshot, Unknown
+
+if TYPE_CHECKING:
+    from .engines.service.serving import Judged
 
 __all__ = ["Upgraded", "prepare_rollback", "rollback", "upgrade"]
 
@@ -24,18 +27,21 @@ KEPT_LOCKS = "/var/lib/aerie/locks"
 class Upgraded:
     """What an upgrade or a rollback came to. back: the rollback that followed; recorded: files that name the new lock.
 
-    failed: hosts that are not what the lock says. Without `back` they can be taken back by `rollback`.
+    failed: hosts that are not what the lock says, or serve a model whose acceptance fell. Without `back` they can be
+    taken back by `rollback`. judged: every model that was served on a host that verified.
     """
 
     outcome: Outcome
     failed: tuple[str, ...]
     back: Outcome | None
     recorded: tuple[Path, ...]
+    judged: "tuple[Judged, ...]" = ()
 
     @property
     def exit_code(self) -> int:
-        """That of the upgrade; 1 when it failed, also where the way back went well."""
-        return self.outcome.exit_code if self.back is None else 1
+        """That of the upgrade; 1 when it failed, also where the way back went well, and when an acceptance fell."""
+        fell = any(one.fell for one in self.judged)
+        return 1 if self.back is not None or fell else self.outcome.exit_code
 
     def to_dict(self) -> dict[str, Any]:
         """The document of `upgrade --json` and `rollback --json`."""
@@ -44,6 +50,7 @@ class Upgraded:
             "schema": "aerie.upgrade/1",
             "rollback": None if self.back is None else self.back.to_dict(),
             "recorded": [str(path) for path in self.recorded],
+            "services": [one.to_dict() for one in self.judged],
         }
 
 
@@ -52,17 +59,38 @@ def upgrade(
 ) -> Upgraded:
     """Apply a plan made against a new lock; when the hosts verify, the inventory names that lock.
 
-    auto_rollback: hosts that do not verify afterwards go back to the lock of their receipt, from files that they kept.
-    options: those of provision.apply.
+    What they serve must then accept no less of its drafts than in its last good run.
+    auto_rollback: hosts that do not verify afterwards, or accept less, go back to the lock of their receipt, from files
+    that they kept. options: those of provision.apply.
     """
     outcome = provision.apply(prepared, listener=listener, **options)
-    failed = outcome.failed_hosts
+    judged = _judge(prepared, outcome)
+    fallen = {one.host for one in judged if one.fell}
+    failed = tuple(one.host for one in outcome.hosts if one.host in {*outcome.failed_hosts, *fallen})
     back = None
     if failed and auto_rollback:
         returning = prepare_rollback(",".join(failed), inventory_file=prepared.inventory, before=prepared)
         back = provision.apply(returning, listener=listener, variables=_offline(), **options)
         inventory.record_failed(failed)  # however well the way back went
-    return Upgraded(outcome=outcome, failed=failed, back=back, recorded=_record(prepared, outcome, failed))
+    recorded = _record(prepared, outcome, failed)
+    return Upgraded(outcome=outcome, failed=failed, back=back, recorded=recorded, judged=judged)
+
+
+def _judge(prepared: Prepared, outcome: Outcome) -> "tuple[Judged, ...]":
+    """What was served before, on the hosts that were changed and are what their lock says."""
+    from .engines.service import serving
+
+    judged = []
+    for one in outcome.hosts:
+        if one.state is not State.DONE or one.host in outcome.failed_hosts:
+            continue
+        services = prepared.snapshots[one.host].engine.services
+        for service in () if isinstance(services, Unknown) else services:
+            try:
+                judged.append(serving.judge(one.host, service.model, prepared.inventory))
+            except AerieError as error:  # of its connection: no proof of a fall
+                judged.append(serving.Judged(host=one.host, model=service.model, acceptance=None, why=str(error)))
+    return tuple(judged)
 
 
 def prepare_rollback(

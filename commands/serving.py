@@ -20,8 +20,10 @@ __all__ = ["serve"]
         "model": "name of a model of the lock",
         "engine": "vllm or sglang",
         "drafter": "name of a model of the lock: its EAGLE-3 drafter",
+        "accept_fall": "serve it also where less of its drafts is accepted than in the last good run",
         "plan": "only show what would be done (so does invoke --dry)",
         "status": "show what serves the model",
+        "judge": "hold what is accepted of its drafts against the last good run",
         "stop": "stop what serves it, at boot too",
         "rollback": "go back to what served it before",
         "inventory": INVENTORY,
@@ -36,8 +38,10 @@ def serve(
     model: str,
     engine: str = "",
     drafter: str = "",
+    accept_fall: bool = False,
     plan: bool = False,
     status: bool = False,
+    judge: bool = False,
     stop: bool = False,
     rollback: bool = False,
     inventory: str = "",
@@ -48,17 +52,19 @@ def serve(
     """Serve a model on a host as a service; a change that fails leaves what was there serving."""
     from aerie.engines.service import planning, serving
 
-    _one_of(engine=engine, status=status, stop=stop, rollback=rollback)
+    _one_of(engine=engine, status=status, judge=judge, stop=stop, rollback=rollback)
     where: dict[str, Any] = {"inventory_file": optional_path(inventory)}
     only_plan = plan or c.config.run.dry
     if status or (stop and only_plan):
         _end(serving.status(host, model, **where), json=json)
+    if judge:
+        _judge(host, model, where, json=json)
     if stop:
         _stop(host, model, where, yes=yes, no_input=no_input, json=json)
     if rollback:
         prepared = planning.prepare_rollback(host, model, **where)
     else:
-        prepared = planning.prepare(host, model, engine, drafter=drafter, **where)
+        prepared = planning.prepare(host, model, engine, drafter=drafter, accept_fall=accept_fall, **where)
     _change(prepared, only_plan=only_plan, yes=yes, no_input=no_input, json=json)
 
 
@@ -66,7 +72,9 @@ def _one_of(**given: Any) -> None:
     if sum(map(bool, given.values())) != 1:
         seen = ", ".join(f"--{name}" for name, value in given.items() if value) or "none of them"
         remedy = "Name the engine that is to serve, or ask for one of the others."
-        raise UsageError("serve", seen=seen, expected="one of --engine, --status, --stop, --rollback", remedy=remedy)
+        raise UsageError(
+            "serve", seen=seen, expected="one of --engine, --status, --judge, --stop, --rollback", remedy=remedy
+        )
 
 
 def _end(status: Any, *, json: bool) -> None:
@@ -74,6 +82,15 @@ def _end(status: Any, *, json: bool) -> None:
 
     show(views.status_view(status), status.to_dict(), json=json)
     raise Exit(code=0 if status.is_serving else 1)
+
+
+def _judge(host: str, model: str, where: dict[str, Any], *, json: bool) -> None:
+    from aerie.engines.service import serving
+    from aerie.report import serving as views
+
+    judged = serving.judge(host, model, **where)
+    show(views.judged_view(judged), judged.to_dict(), json=json)
+    raise Exit(code=1 if judged.fell else 0)
 
 
 def _stop(host: str, model: str, where: dict[str, Any], *, yes: bool, no_input: bool, json: bool) -> None:

@@ -5,16 +5,14 @@ other text: a fixed step up says nothing about so little. Prompts differ by far 
 paired with itself.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aerie.engines.acceptance import Acceptance
-from aerie.engines.intervals import FEW, LEVEL, RESAMPLES, Ratio, interval
+from aerie.engines.intervals import FEW, LEVEL, RESAMPLES, Ratio, tau_ratio
 from aerie.runbook.step import Json
 
 __all__ = ["Gain", "gain"]
-
-Pair = tuple[Acceptance, Acceptance]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +54,7 @@ class Gain:
 def gain(baseline: Mapping[str, Acceptance], finetuned: Mapping[str, Acceptance]) -> Gain | None:
     """The ratio of the two τ over the prompts that both have; None for none.
 
-    By prompt, all repetitions together. A resample draws prompts with replacement, as many as there are, and takes
-    the sums of both drafters over the same draw: a long answer weighs as much as it is long.
+    By prompt, all repetitions together.
     """
     pairs = [
         (baseline[prompt], finetuned[prompt])
@@ -66,13 +63,4 @@ def gain(baseline: Mapping[str, Acceptance], finetuned: Mapping[str, Acceptance]
     ]
     if not pairs:
         return None
-    low, high = interval(pairs, _ratio)
-    return Gain(ratio=Ratio(value=_ratio(pairs), low=low, high=high), prompts=len(pairs))
-
-
-def _ratio(pairs: Sequence[Pair]) -> float:
-    before, after = (
-        1 + sum(pair[side].accepted for pair in pairs) / sum(pair[side].verify_steps for pair in pairs)
-        for side in (0, 1)
-    )
-    return after / before
+    return Gain(ratio=tau_ratio(pairs), prompts=len(pairs))

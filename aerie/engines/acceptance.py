@@ -103,6 +103,16 @@ class Acceptance:
         steps = self._measured(self.verify_steps, "verify steps")
         return tuple(count / steps for count in self.accepted_by_position)
 
+    def up_to(self, drafts: int) -> "Acceptance":
+        """The same verify steps with the first `drafts` positions alone, as another k is compared with."""
+        kept = self.accepted_by_position[:drafts]
+        return Acceptance(
+            verify_steps=self.verify_steps,
+            proposed=min(self.proposed, drafts * self.verify_steps),
+            accepted=sum(kept),
+            accepted_by_position=kept,
+        )
+
     def to_dict(self) -> dict[str, int | list[int]]:
         """The counts as JSON, for evidence."""
         return {

@@ -18,7 +18,6 @@ from aerie.errors import UsageError
 
 __all__ = [
     "ARCHS",
-    "META_NAMES",
     "Backend",
     "Hang",
     "Name",
@@ -325,13 +324,3 @@ def _backends(engine: str, version: str, kind: str, arch: str) -> list[Backend]:
 
 def _tuples(row: Mapping[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
-
-
-def _meta_names() -> tuple[tuple[str, str, str], ...]:
-    """Names of SGLang's counts per request: accepted, proposed, histogram; the newest first."""
-    rows = [row for row in table().names if row.engine == "sglang" and row.thing == "meta.counts"]
-    found = dict.fromkeys(row.value for row in rows)
-    return tuple((accepted, proposed, histogram) for accepted, proposed, histogram in map(str.split, reversed(found)))
-
-
-META_NAMES = _meta_names()

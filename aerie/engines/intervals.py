@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-__all__ = ["FEW", "LEVEL", "RESAMPLES", "Ratio", "interval", "percentile"]
+from aerie.engines.acceptance import Acceptance
+
+__all__ = ["FEW", "LEVEL", "RESAMPLES", "Ratio", "interval", "percentile", "tau_ratio"]
 
 RESAMPLES = 2000
 LEVEL = 0.95  # share of the resamples within an interval
@@ -51,3 +53,20 @@ def interval(items: Sequence[Item], statistic: Callable[[Sequence[Item]], float]
     draw = random.Random(0)  # the same numbers give the same interval
     values = [statistic(draw.choices(items, k=len(items))) for _ in range(RESAMPLES)]
     return percentile(values, 0.025), percentile(values, 0.975)
+
+
+def tau_ratio(pairs: Sequence[tuple[Acceptance, Acceptance]]) -> Ratio:
+    """τ of the second ones over τ of the first; pairs: of one prompt each, at least 1, all with verify steps.
+
+    A resample draws prompts, and takes the sums of both over the same draw: a long answer weighs as much as it is long.
+    """
+    low, high = interval(pairs, _of_sums)
+    return Ratio(value=_of_sums(pairs), low=low, high=high)
+
+
+def _of_sums(pairs: Sequence[tuple[Acceptance, Acceptance]]) -> float:
+    before, after = (
+        1 + sum(pair[side].accepted for pair in pairs) / sum(pair[side].verify_steps for pair in pairs)
+        for side in (0, 1)
+    )
+    return after / before

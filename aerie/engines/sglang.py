@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from aerie.engines import capability, plugins
-from aerie.engines.acceptance import Acceptance, by_histogram
+from aerie.engines.acceptance import Acceptance
 from aerie.engines.adapter import (
     SERVED_NAME,
     Answer,
@@ -24,9 +24,10 @@ from aerie.engines.adapter import (
     Served,
     checked_length,
 )
+from aerie.engines.counts import of_meta_info
 from aerie.engines.metrics import families
 from aerie.engines.values import Engine, Gpus
-from aerie.errors import AerieError, UsageError
+from aerie.errors import UsageError
 
 __all__ = ["Sglang"]
 
@@ -178,27 +179,6 @@ class Sglang:
             expected="the length that it was started with",
             remedy="Start another server.",
         )
-
-
-def of_meta_info(meta: Mapping[str, Any]) -> Acceptance | None:
-    """Acceptance of one request from its meta_info, whichever names the version uses; None where nothing drafted.
-
-    The names are told by their presence, for 0.5.12 to 0.5.20 write two sets. spec_accept_length is not read: it is
-    tokens / steps, which counts the token of the prompt's own pass too.
-    """
-    steps = meta.get("spec_verify_ct")
-    if not steps:
-        return None
-    for accepted, proposed, histogram in capability.META_NAMES:
-        if accepted in meta and proposed in meta:
-            counts = meta.get(histogram) or ()
-            return by_histogram(counts, verify_steps=steps, proposed=meta[proposed], accepted=meta[accepted])
-    raise AerieError(
-        "SGLang meta_info",
-        seen=sorted(key for key in meta if key.startswith("spec_")),
-        expected=f"one of {', '.join(names[0] for names in capability.META_NAMES)}",
-        remedy="This version names its counts anew: add the names to aerie/engines/capabilities.toml.",
-    )
 
 
 def _loader(gpus: Gpus) -> dict[str, bool | int]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from aerie import paths
-from aerie.engines import capability, plugins
+from aerie.engines import capability, counts, plugins
 from aerie.engines.acceptance import Acceptance
 from aerie.engines.adapter import (
     SERVED_NAME,
@@ -142,16 +142,8 @@ class Vllm:
         )
 
     def counters(self, metrics: str) -> Acceptance | None:
-        """As Adapter.counters; the names are the same from 0.15.1 to 0.33. Summed over engine processes."""
-        totals, by_position = _spec_decode(metrics)
-        if not totals:
-            return None
-        return Acceptance(
-            verify_steps=totals["vllm:spec_decode_num_drafts_total"],
-            proposed=totals["vllm:spec_decode_num_draft_tokens_total"],
-            accepted=totals["vllm:spec_decode_num_accepted_tokens_total"],
-            accepted_by_position=tuple(by_position[position] for position in sorted(by_position)),
-        )
+        """As Adapter.counters."""
+        return counts.of_metrics(metrics)
 
     def progress(self, metrics: str) -> Progress:
         """As Adapter.progress."""
@@ -160,14 +152,13 @@ class Vllm:
             for sample in family.samples:
                 if sample.name in seen:
                     seen[sample.name] += int(sample.value)
-        totals, _ = _spec_decode(metrics)
         generated, prompt, running, waiting = seen.values()
         return Progress(
             generated_tokens=generated,
             prompt_tokens=prompt,
             running=running,
             waiting=waiting,
-            verify_steps=totals.get("vllm:spec_decode_num_drafts_total"),
+            verify_steps=counts.verify_steps(metrics),
         )
 
     def switches_forced(self, engine: Engine) -> bool:
@@ -177,21 +168,6 @@ class Vllm:
     def switch_forced(self, forced: Forced, length: float) -> None:
         """As Adapter.switch_forced: the CPU's plugin reads its file again whenever it changes."""
         _write_length(forced.folder / _CONTROL, checked_length(replace(forced, length=length)))
-
-
-def _spec_decode(metrics: str) -> tuple[dict[str, int], dict[int, int]]:
-    totals: dict[str, int] = {}
-    by_position: dict[int, int] = {}
-    for family in families(metrics):
-        if not family.name.startswith("vllm:spec_decode_"):
-            continue
-        for sample in family.samples:
-            if sample.name == "vllm:spec_decode_num_accepted_tokens_per_pos_total":
-                position = int(sample.labels["position"])
-                by_position[position] = by_position.get(position, 0) + int(sample.value)
-            elif sample.name.endswith("_total"):
-                totals[sample.name] = totals.get(sample.name, 0) + int(sample.value)
-    return totals, by_position
 
 
 def _on_cpu(served: Served, config: Mapping[str, Any], mode: Mode) -> tuple[list[str], dict[str, str]]:

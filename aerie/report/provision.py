@@ -17,6 +17,7 @@ from rich.text import Text
 from aerie.apply import Cell, Grid, Listener
 from aerie.layers import LAYERS
 from aerie.provision import HostOutcome, Outcome, State
+from aerie.report.serving import judged_view
 from aerie.report.verification import verification_view
 from aerie.report.words import duration
 from aerie.upgrade import Upgraded
@@ -34,6 +35,11 @@ NEXT = {
     State.UNREACHABLE: "reach it by ssh, then the same command again",
     State.REBOOT_PENDING: "reboot it, then the same command again",
 }
+
+HOW_SERVICES_CHANGE = (
+    "A service goes on with the engine that it was started with. ./invoke serve starts the lock's in the other slot, "
+    "and leads the front there only if it generates and no less of its drafts is accepted than in the last good run."
+)
 
 
 @contextmanager
@@ -94,8 +100,10 @@ def outcome_view(outcome: Outcome, command: str, inventory: str = "") -> Rendera
 
 
 def upgraded_view(upgraded: Upgraded, command: str, inventory: str = "") -> RenderableType:
-    """As outcome_view; then the way back, taken or offered, and what the inventory now says."""
-    parts = [_ended(upgraded.outcome, inventory)]
+    """As outcome_view; then what services accept, the way back, taken or offered, and what the inventory now says."""
+    parts = [_ended(upgraded.outcome, inventory), *map(judged_view, upgraded.judged)]
+    if upgraded.judged:
+        parts.append(Text(HOW_SERVICES_CHANGE))
     if upgraded.back is not None:
         parts += [Text("taken back:", style="bold"), _ended(upgraded.back, inventory)]
     parts += [Text(f"recorded in {path}") for path in upgraded.recorded]

@@ -13,10 +13,10 @@ from aerie.engines.service.planning import Action, ServePlan
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from aerie.engines.service.serving import Outcome
+    from aerie.engines.service.serving import Judged, Outcome
     from aerie.engines.service.status import Status
 
-__all__ = ["outcome_view", "phases", "plan_view", "status_view"]
+__all__ = ["judged_view", "outcome_view", "phases", "plan_view", "status_view"]
 
 HEARTBEAT_S = 30.0
 WORDS = {
@@ -58,6 +58,8 @@ def status_view(status: "Status") -> "RenderableType":
     if last:
         lines.append(_line("last", f"{last['at']} {last['outcome']} {last['to']}"))
         lines += [_line("because", line) for line in str(last["why"]).splitlines()[:10]]
+        if last.get("acceptance"):
+            lines.append(_line("acceptance", last["acceptance"]["words"]))
     if status.job == "running":
         lines.append(_line("now", "a change is at work"))
     shown = status.live or status.previous
@@ -77,6 +79,11 @@ def outcome_view(outcome: "Outcome") -> "RenderableType":
         "failed": "FAILED; nothing serves",
     }
     return Group(Text(words[outcome.change["outcome"]]), status_view(outcome.status))
+
+
+def judged_view(judged: "Judged") -> Text:
+    """What a service accepts against its last good run; a fall stands out."""
+    return Text(judged.words, style="bold red" if judged.fell else "")
 
 
 def phases(console: Console) -> Callable[[str, float], None]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from aerie.engines.acceptance import Acceptance
 from aerie.engines.adapter import adapter
-from aerie.engines.sglang import of_meta_info
+from aerie.engines.counts import of_meta_info
 
 __all__ = ["acceptance"]
 

@@ -11,6 +11,8 @@ SERVICE = Code(
         "errors.py", "runbook/hostjobs.py", "runbook/jobs.py", "runbook/supervise.py", "runbook/step.py",
         "weights/__init__.py", "weights/onhost/__init__.py", "weights/onhost/residency.py", "weights/onhost/warm.py",
         "engines/__init__.py", "engines/arguments.py", "engines/parser.py",
+        "engines/acceptance.py", "engines/counts.py", "engines/intervals.py", "engines/capabilities.toml",
+        "engines/benchmark/prompts.jsonl",
         "engines/service/__init__.py", "engines/service/onhost/*.py",
     ),
     more=lambda: {"probe.py": bundle.script()},

@@ -83,15 +83,24 @@ class ServePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A plan and what it was made from."""
+    """A plan and what it was made from. accept_fall: may less be accepted of its drafts than in the last good run?"""
 
     plan: ServePlan
     inventory: Path
     host: Host
     lock: Lock
+    accept_fall: bool = False
 
 
-def prepare(host: str, model: str, engine: str, *, drafter: str = "", inventory_file: Path | None = None) -> Prepared:
+def prepare(
+    host: str,
+    model: str,
+    engine: str,
+    *,
+    drafter: str = "",
+    accept_fall: bool = False,
+    inventory_file: Path | None = None,
+) -> Prepared:
     """The plan of serving a model of the host's lock with this engine. Nothing is changed.
 
     Raises UsageError for an unknown host, model, drafter or engine, and as remote.probe does.
@@ -111,7 +120,8 @@ def prepare(host: str, model: str, engine: str, *, drafter: str = "", inventory_
         problems = [*refusals(wanted, now, snapshot), *map(_told, _findings(wanted, lock, named, snapshot))]
     except AerieError as error:
         problems = [str(one) for one in error.parts]
-    return Prepared(plan=plan_of(now, wanted, tuple(problems)), inventory=path, host=named, lock=lock)
+    plan = plan_of(now, wanted, tuple(problems))
+    return Prepared(plan=plan, inventory=path, host=named, lock=lock, accept_fall=accept_fall)
 
 
 def prepare_rollback(host: str, model: str, *, inventory_file: Path | None = None) -> Prepared:
@@ -129,7 +139,8 @@ def prepare_rollback(host: str, model: str, *, inventory_file: Path | None = Non
     action = Action.ATTACH if now.job == "running" else Action.CHANGE
     wanted = now.services[now.previous]
     plan = ServePlan(host=host, model=model, action=action, slot=now.previous, wanted=wanted, now=now)
-    return Prepared(plan=plan, inventory=path, host=named, lock=inventory.lock_of(named, None, path))
+    # Who goes back has his reason, and what served before was good once.
+    return Prepared(plan=plan, inventory=path, host=named, lock=inventory.lock_of(named, None, path), accept_fall=True)
 
 
 def plan_of(now: Status, wanted: Service | None, problems: tuple[str, ...]) -> ServePlan:
@@ -155,9 +166,12 @@ def plan_of(now: Status, wanted: Service | None, problems: tuple[str, ...]) -> S
 
 def _notes(wanted: Service | None) -> tuple[str, ...]:
     if wanted and wanted.beside_bytes == 0:
-        return ("the GPUs hold one engine: the one that serves stops first, and comes back if the new one fails",)
-    gib = wanted.beside_bytes / 2**30 if wanted else 0
-    return (f"the new one starts beside the old one where {gib:.1f} GiB of memory are free, else after it",)
+        room = "the GPUs hold one engine: the one that serves stops first, and comes back if the new one fails"
+    else:
+        gib = wanted.beside_bytes / 2**30 if wanted else 0
+        room = f"the new one starts beside the old one where {gib:.1f} GiB of memory are free, else after it"
+    judged = "it serves only if no less of its drafts is accepted than in the last good run, on fixed prompts"
+    return (room, judged) if wanted and wanted.drafter else (room,)
 
 
 def _weights(lock: Lock, name: str) -> Weights:

@@ -22,10 +22,12 @@ from .onhost.definition import unit_of
 from .planning import Action, Prepared
 from .status import Status, job_folder, look
 
-__all__ = ["Outcome", "check_arguments", "serve", "status", "stop"]
+__all__ = ["Judged", "Outcome", "check_arguments", "judge", "serve", "status", "stop"]
 
 SCHEMA = "aerie.serve/1"
+JUDGED = "aerie.serve-judged/1"
 POLL_S = 1.0
+JUDGE_S = 1800.0  # 24 short answers, and others may be served meanwhile
 GONE_S = 600.0  # a host that does not answer for so long is left to itself: the change goes on without us
 
 Listener = Callable[[str, float], None]
@@ -59,6 +61,53 @@ class Outcome:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What a service accepts now against its last good run. acceptance: as the host tells it; None: `why` not."""
+
+    host: str
+    model: str
+    acceptance: Mapping[str, Any] | None
+    why: str = ""
+
+    @property
+    def fell(self) -> bool:
+        """Is it proven that less is accepted?"""
+        return self.acceptance is not None and bool(self.acceptance["fell"])
+
+    @property
+    def words(self) -> str:
+        """In one line; a fall with its finding."""
+        if self.acceptance is None:
+            return f"{self.model} on {self.host}: acceptance not judged: {self.why}"
+        finding = "engine.acceptance-fell: " if self.fell else ""
+        return f"{self.model} on {self.host}: {finding}{self.acceptance['words']}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document of `serve --judge --json`."""
+        given = {"host": self.host, "model": self.model, "why": self.why}
+        return {"schema": JUDGED, **given, "acceptance": dict(self.acceptance) if self.acceptance else None}
+
+
+def judge(host: str, model: str, inventory_file: Path | None = None) -> Judged:
+    """Ask what serves the model the fixed prompts, once it is up, and hold what it accepts against its last good run.
+
+    A run that is no fall is the next one's reference. Waits while the engine loads.
+    """
+    named = inventory.host(host, _path(inventory_file))
+    now = look(named, model)
+    while now.live and now.units[now.live].get("ActiveState") == "activating":  # its unit's own time limit ends this
+        time.sleep(POLL_S)
+        now = look(named, model)
+    if not now.is_serving:
+        return Judged(host=host, model=model, acceptance=None, why="nothing serves it")
+    said = SERVICE.ask(named, ["judge", model], timeout_s=JUDGE_S)
+    if "error" in said:
+        return Judged(host=host, model=model, acceptance=None, why=str(AerieError(**said["error"])))
+    acceptance = said["acceptance"]
+    return Judged(host=host, model=model, acceptance=acceptance, why="" if acceptance else "it has no drafter")
+
+
 def serve(prepared: Prepared, listener: Listener = lambda phase, seconds: None) -> Outcome:
     """Carry the plan out and wait for its end; a change that is at work already is attached to.
 
@@ -76,7 +125,7 @@ def serve(prepared: Prepared, listener: Listener = lambda phase, seconds: None) 
                 check_arguments(prepared)
                 listener("filling the slot", time.monotonic() - began)
                 _fill(prepared)
-            told = json.dumps({"model": plan.model, "to": plan.slot}).encode()
+            told = json.dumps({"model": plan.model, "to": plan.slot, "accept_fall": prepared.accept_fall}).encode()
             SERVICE.ask(prepared.host, ["start", job_folder(plan.model)], stdin=told)
         change = _follow(prepared.host, plan.model, began, listener)
     now = look(prepared.host, plan.model)

@@ -6,7 +6,7 @@ import pytest
 
 from aerie.engines import capability
 from aerie.engines.capability import Wish, can_serve, default_backend, names, require, survey, table
-from aerie.engines.sglang import of_meta_info
+from aerie.engines.counts import of_meta_info
 from aerie.errors import UsageError
 from aerie.report import engines as report
 

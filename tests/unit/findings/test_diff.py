@@ -17,7 +17,10 @@ OF_GPUS_AT_WORK = {  # nor these: tests/unit/gpus
     "interconnect.peer-failed",
     "interconnect.peer-wrong-data",
 }
-OF_ENGINES_AT_WORK = {"engine.gpu-memory-held"}  # tests/unit/engines/test_sglang_server.py
+OF_ENGINES_AT_WORK = {  # tests/unit/engines/test_sglang_server.py, test_service.py
+    "engine.acceptance-fell",
+    "engine.gpu-memory-held",
+}
 OF_EXTENSIONS_AT_WORK = {  # tests/unit/extensions/test_proof_of_extensions.py
     "extensions.import-failed",
     "extensions.kernel-failed",

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from aerie.apply import Cell, Grid, HostInput
+from aerie.engines.service.serving import Judged
 from aerie.findings import Severity
 from aerie.provision import HostOutcome, Outcome, State
 from aerie.report import provision as views
@@ -87,6 +88,19 @@ def test_an_upgrade_taken_back_is_a_failure_however_well_that_went():
     upgraded = Upgraded(outcome=outcome(ended(State.FAILED)), failed=("gpu01",), back=back, recorded=())
     assert upgraded.exit_code == 1
     assert "taken back:" in shown(views.upgraded_view(upgraded, "upgrade --to b"))
+
+
+def test_a_service_that_accepts_less_after_an_upgrade_is_a_failure_and_how_services_change_is_said():
+    fell = Judged(host="gpu01", model="tiny", acceptance={"fell": True, "words": "τ 3.000 → 2.000"})
+    upgraded = Upgraded(
+        outcome=outcome(ended(State.DONE), verification=verified()), failed=("gpu01",), back=None, recorded=(),
+        judged=(fell,),
+    )  # fmt: skip
+    assert upgraded.exit_code == 1
+    assert json.loads(json.dumps(upgraded.to_dict()))["services"][0]["acceptance"]["fell"] is True
+    text = shown(views.upgraded_view(upgraded, "upgrade --to b"))
+    assert "tiny on gpu01: engine.acceptance-fell: τ 3.000 → 2.000" in text
+    assert "starts the lock's in the other slot" in text and "the way back: ./invoke rollback --host gpu01" in text
 
 
 def a_grid(*names: str) -> Grid:

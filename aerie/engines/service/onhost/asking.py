@@ -1,4 +1,4 @@
-"""Requests to an engine on this host: a real generation, and the counter of its verify steps."""
+"""Requests to an engine on this host: a real generation, tokens of a text, and its counters."""
 
 import http.client
 import json
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from aerie.errors import AerieError
 
-__all__ = ["NotYet", "counter", "generate", "running"]
+__all__ = ["NotYet", "counter", "generate", "metrics", "post", "running", "tokens", "total"]
 
 # vLLM's CPU build dies of an illegal instruction when its first prompt is shorter than what the matrix library takes,
 # and /health is green on servers that fail at the first verify step: so a prompt of 32 tokens, and several to answer.
@@ -29,7 +29,7 @@ def generate(url: str, model: str, key: str, tokens: int, timeout_s: float = TIM
     Raises NotYet while nobody listens, and AerieError where the engine refuses or gives something else.
     """
     body = {"model": model, "prompt": PROMPT, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
-    answer = _post(f"{url}/v1/completions", body, key, timeout_s)
+    answer = post(f"{url}/v1/completions", body, key, timeout_s)
     try:
         made = int(answer["usage"]["completion_tokens"])
         finish = answer["choices"][0]["finish_reason"]
@@ -42,20 +42,42 @@ def generate(url: str, model: str, key: str, tokens: int, timeout_s: float = TIM
 
 def counter(url: str, name: str) -> float:
     """The counter's sum over its labels in /metrics. Raises AerieError where the engine has no such counter."""
-    found = [line for line in _metrics(url).splitlines() if line.startswith((f"{name}{{", f"{name} "))]
-    if not found:
+    text = metrics(url)
+    if not _samples(text, (name,)):
         raise _wrong(f"{url}/metrics", "no such counter", name)
-    return sum(float(line.rsplit(" ", 1)[1]) for line in found)
+    return total(text, name)
 
 
 def running(url: str) -> float:
     """Requests that the engine works at or keeps waiting; 0 where it does not say."""
-    starts = tuple(f"{name}{end}" for name in OPEN_REQUESTS for end in "{ ")
-    lines = (line for line in _metrics(url).splitlines() if line.startswith(starts))
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+    return total(metrics(url), *OPEN_REQUESTS)
 
 
-def _metrics(url: str) -> str:
+def tokens(url: str, model: str, key: str, text: str) -> list[int]:
+    """The ids of a user's message as the engine renders it for a chat; of the plain text where it has no template.
+
+    Raises as generate does.
+    """
+    chat = {"model": model, "messages": [{"role": "user", "content": text}]}
+    try:
+        answer = post(f"{url}/tokenize", chat, key)
+    except AerieError:  # no chat template, or SGLang up to 0.5.9, which takes text only
+        answer = post(f"{url}/tokenize", {"model": model, "prompt": text}, key)
+    return [int(token) for token in answer["tokens"]]
+
+
+def total(text: str, *names: str) -> float:
+    """The sum of these counters over their labels in the text of /metrics; 0 where it has none of them."""
+    return sum(float(line.rsplit(" ", 1)[1]) for line in _samples(text, names))
+
+
+def _samples(text: str, names: tuple[str, ...]) -> list[str]:
+    starts = tuple(f"{name}{end}" for name in names for end in "{ ")
+    return [line for line in text.splitlines() if line.startswith(starts)]
+
+
+def metrics(url: str) -> str:
+    """The text of /metrics. Raises AerieError where the engine gives none."""
     try:
         with urllib.request.urlopen(f"{url}/metrics", timeout=30) as response:
             return str(response.read().decode())
@@ -63,7 +85,8 @@ def _metrics(url: str) -> str:
         raise _wrong(f"{url}/metrics", str(error), "the engine's metrics") from error
 
 
-def _post(url: str, body: dict[str, Any], key: str, timeout_s: float) -> dict[str, Any]:
+def post(url: str, body: dict[str, Any], key: str, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+    """The answer to a request with the key. Raises as generate does."""
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
     request = urllib.request.Request(url, json.dumps(body).encode(), headers)
     try:

