@@ -191,6 +191,7 @@ def _backends(served: Served, gpus: Gpus) -> list[str]:
         ("attention", "--attention-backend", gpus.attention),
         ("mm-attention", "--mm-attention-backend", ""),
         ("moe", "--moe-runner-backend", gpus.moe),
+        ("sampling", "--sampling-backend", gpus.sampling),
     ):
         if backend := chosen or capability.default_backend("sglang", served.version, kind, served.arch):
             flags += [flag, backend]

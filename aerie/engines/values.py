@@ -18,6 +18,7 @@ class Gpus(BaseModel):
     attention: Annotated[str, Field(description="attention backend of the target; empty: the table's")] = ""
     draft_attention: Annotated[str, Field(description="attention backend of the drafter; empty: the table's")] = ""
     moe: Annotated[str, Field(description="MoE backend; empty: the table's, or the engine's own choice")] = ""
+    sampling: Annotated[str, Field(description="sampling backend of SGLang; empty: the engine's own choice")] = ""
     load_threads: Annotated[int, Field(ge=1, le=64, description="that read weights, of each server")] = 8
 
 

@@ -214,6 +214,13 @@ def _on_cpu(served: Served, config: Mapping[str, Any], mode: Mode) -> tuple[list
 
 def _on_gpus(served: Served, gpus: Gpus, mode: Mode) -> list[str]:
     """Flags on NVIDIA GPUs, with CUDA graphs. Read in its wheels; not run by us on a GPU."""
+    if gpus.sampling:
+        raise UsageError(
+            "engine.gpus.sampling",
+            seen=gpus.sampling,
+            expected="nothing: vLLM has no such flag",
+            remedy="Leave it out of the profile.",
+        )
     attention = gpus.attention or capability.default_backend("vllm", served.version, "attention", served.arch)
     flags = [
         *("--tensor-parallel-size", str(gpus.tensor_parallel)),

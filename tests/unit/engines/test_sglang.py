@@ -72,6 +72,12 @@ def test_vision_avoids_the_kernel_that_does_not_fit_on_sm120():
     assert "--mm-attention-backend" not in launch(arch="sm90").flags
 
 
+def test_a_sampling_backend_is_the_profiles_alone():
+    engine = ENGINE.model_copy(update={"gpus": GPUS.model_copy(update={"sampling": "pytorch"})})
+    assert value(launch(engine=engine), "--sampling-backend") == "pytorch"
+    assert "--sampling-backend" not in launch().flags
+
+
 def test_forced_differs_from_its_drafter_by_variables_alone(tmp_path):
     forced = launch(mode=Forced(drafter=DRAFTER, length=3.0, folder=tmp_path))
     drafted = launch(mode=DRAFTER)

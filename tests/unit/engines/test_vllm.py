@@ -189,3 +189,9 @@ def test_on_gpus_the_forced_length_stands_in_the_arguments(launch, tmp_path):
     assert json.loads(value(server, "--speculative-config"))["synthetic_acceptance_length"] == 2.5
     assert not forced.folder.exists()
     assert VLLM.switches_forced(ENGINE) and not VLLM.switches_forced(GPU_ENGINE)
+
+
+def test_a_sampling_backend_of_sglangs_is_refused(launch):
+    gpus = Gpus(tensor_parallel=8, sampling="pytorch")
+    with pytest.raises(UsageError, match=r"engine\.gpus\.sampling: 'pytorch'"):
+        launch(LLAMA, engine=ENGINE.model_copy(update={"gpus": gpus}), version="0.33.0", arch="sm90")
