@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aerie.eagle3 import specforge, staged
+from aerie.eagle3 import compute, head, specforge, staged
+from aerie.eagle3.features import feature_mask, write_feature
 from aerie.eagle3.profile import Baseline, Drafter, Staged
 from aerie.errors import AerieError
 from aerie.pagecache import PassBy
@@ -60,7 +61,7 @@ def _trained(context: Context, baseline: Baseline) -> Mapping[str, Json]:
     drafter = Drafter.model_validate(context.values["drafter"])
     arithmetic = context.inputs["preflight"].evidence["arithmetic"]
     target = staged.folder(context.inputs["target"], "model")
-    target_config = json.loads((target / "config.json").read_bytes())
+    target_config = head.text_config(target)
     rows = _pick(context.inputs["target"].path / "generic.jsonl", baseline.samples)
     counts = Counter(
         token for row in rows for token, counted in zip(row["input_ids"], row["loss_mask"], strict=True) if counted
@@ -79,12 +80,12 @@ def _trained(context: Context, baseline: Baseline) -> Mapping[str, Json]:
     features = context.scratch / "features"
     features.mkdir()
     with PassBy() as passing:
-        for index, (row, aux, last) in enumerate(_states(target, rows, drafter.aux_layers, arithmetic["dtype"])):
-            feature = features / f"{index:05d}.ckpt"
-            specforge.write_feature(
+        for index, (row, aux, last) in enumerate(_states(context, target, rows, drafter.aux_layers)):
+            feature = features / f"{index:06d}.ckpt"
+            write_feature(
                 feature,
                 input_ids=row["input_ids"],
-                loss_mask=specforge.feature_mask(row["loss_mask"]),
+                loss_mask=feature_mask(row["loss_mask"]),
                 aux=aux,
                 last=last,
                 dtype=arithmetic["dtype"],
@@ -92,14 +93,16 @@ def _trained(context: Context, baseline: Baseline) -> Mapping[str, Json]:
             passing.done(feature)
             context.progress(index + 1, len(rows), unit="samples", note="hidden states")
 
+    launcher = compute.launcher(context)
+    per_epoch = specforge.steps_per_epoch(len(rows), baseline.batch, launcher)
     plan = specforge.Plan(
-        target=target,
+        target=head.of(target),
         drafter_config=config,
         vocab_map=vocab_map,
         features=features,
         start=None,
         samples=len(rows),
-        epochs=-(-baseline.steps // (len(rows) // baseline.batch)),
+        epochs=-(-baseline.steps // per_epoch),
         max_steps=baseline.steps,
         batch=baseline.batch,
         learning_rate=baseline.learning_rate,
@@ -107,9 +110,9 @@ def _trained(context: Context, baseline: Baseline) -> Mapping[str, Json]:
         max_length=max(len(row["input_ids"]) for row in rows),
         dtype=arithmetic["dtype"],
     )
-    curve, checkpoint = specforge.train(plan, context.scratch, specforge.CPU, specforge.reporter(context))
+    curve, checkpoint = specforge.train(plan, context.scratch, launcher, specforge.reporter(context))
     exported = context.out / "drafter"
-    specforge.export(checkpoint, config, vocab_map, exported, specforge.CPU, context.scratch / "export.log")
+    specforge.export(checkpoint, config, vocab_map, exported, launcher, context.scratch / "export.log")
     for name in ("train.yaml", "train.log"):
         shutil.copy(context.scratch / name, context.out / name)
     kept = sum(count for token, count in counts.items() if mapping["t2d"][token])
@@ -143,15 +146,18 @@ def _pick(path: Path, samples: int) -> list[Json]:
 
 
 def _states(
-    target: Path, rows: Sequence[Json], aux_layers: Sequence[int], dtype: str
+    context: Context, target: Path, rows: Sequence[Json], aux_layers: Sequence[int]
 ) -> "Iterator[tuple[Json, torch.Tensor, torch.Tensor]]":
-    """Per row: [T, 3, H] after the aux layers and [T, H] after the final norm, computed in `dtype`."""
+    """Per row: [T, 3, H] after the aux layers and [T, H] after the final norm, computed as preflight chose."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(target, dtype=getattr(torch, dtype)).eval().model
+    device = compute.device(context)
+    dtype = getattr(torch, context.inputs["preflight"].evidence["arithmetic"]["dtype"])
+    model = AutoModelForCausalLM.from_pretrained(target, dtype=dtype).to(device).eval().model
     with torch.no_grad():
         for row in rows:
-            output = model(input_ids=torch.tensor([row["input_ids"]]), output_hidden_states=True, use_cache=False)
+            tokens = torch.tensor([row["input_ids"]], device=device)
+            output = model(input_ids=tokens, output_hidden_states=True, use_cache=False)
             aux = torch.stack([output.hidden_states[layer][0] for layer in aux_layers], dim=1)
             yield row, aux, output.last_hidden_state[0]

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aerie.eagle3 import specforge, staged
+from aerie.eagle3 import compute, head, specforge, staged
 from aerie.eagle3.profile import Drafter
 from aerie.runbook.step import Context, Json, Verdict, go, stop
 
@@ -20,6 +20,7 @@ doc = """\
         python -m aerie.eagle3.specforge_cpu export --to sglang --checkpoint checkpoint \\
             --draft-config drafter/config.json --vocab-mapping vocab_map.pt --output-dir exported
 
+   (on GPUs `python -m specforge.cli export …`).
    When the drafter has the target's whole vocabulary, remove `d2t` and `t2d`: vLLM refuses weights without a place.
 2. Hold the result against the target's config.json, the profile and the baseline drafter. An engine skips a tensor
    that it does not know and ignores a key in the wrong place, and the only symptom is a low acceptance:
@@ -41,10 +42,10 @@ def run(context: Context) -> Mapping[str, Json]:
         baseline / "config.json",
         context.inputs["baseline-drafter"].path / "vocab_map.pt",
         exported,
-        specforge.CPU,
+        compute.launcher(context),
         context.scratch / "export.log",
     )
-    target_config = json.loads((staged.folder(context.inputs["target"], "model") / "config.json").read_bytes())
+    target_config = head.text_config(staged.folder(context.inputs["target"], "model"))
     rows = [
         {"name": name, "ok": seen == expected, "seen": seen, "expected": expected}
         for name, seen, expected in checks(exported, baseline, target_config, drafter)

@@ -2,21 +2,19 @@
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from aerie.eagle3 import specforge, staged
+from aerie.eagle3 import compute, head, specforge, staged
+from aerie.eagle3.features import Features, after_norm, agreement, check_mask, feature_mask, write_feature
 from aerie.eagle3.parity import read_states
 from aerie.eagle3.profile import Drafter, Finetune
 from aerie.errors import AerieError
 from aerie.pagecache import PassBy, copy_tree
 from aerie.runbook.step import Context, Json
 
-if TYPE_CHECKING:
-    import torch
-
-__all__ = ["doc", "run"]
+__all__ = ["check_agreement", "check_layers", "check_usable", "doc", "run"]
 
 doc = """\
 The trainer is SpecForge: it comes from the project of SGLang, which serves in production, captures with that engine's
@@ -27,29 +25,44 @@ MLA attention.
 
 1. Convert every sample of the synthesis into a feature file. The last token is dropped, it has no state; the last
    layer's state goes through the target's final norm, unless the engine gave the one after it (`last_state`), because
-   SpecForge applies `lm_head` alone; the mask moves by one
-   (`feature_mask` in `aerie/eagle3/specforge.py` says why). Nothing is truncated, and a state that is not finite
-   ends the step. Features and states pass by the page cache, where the weights lie that are served next.
-   `lm_head` on the state before a generated token must find that token, in 99 of 100 if the answers
-   are greedy. Nine answers of ten must have two tokens or more, and the drafter to start from no `norm_output`.
-2. Train `finetune.epochs` epochs from the exported baseline, with the baseline's own `vocab_map.pt`. Without the map
+   SpecForge applies `lm_head` alone; the mask moves by one (`feature_mask` in `aerie/eagle3/features.py` says why).
+   Nothing is truncated, and a state that is not finite ends the step. Features and states pass by the page cache, where
+   the weights lie that are served next. `lm_head` on the state before a generated token must find that token, in 99 of
+   100 if the answers are greedy. Nine answers of ten must have two tokens or more, and the drafter to start from no
+   `norm_output`.
+2. Make the trainer a target of its own (`aerie/eagle3/head.py`): a link to the file with `lm_head` and embedding, an
+   index of these two, and a config.json with the sizes at its top. Kimi-K2.5's own has them one level down, and
+   SpecForge fails on it; the 595 GB of its other files are then not touched either.
+3. Train `finetune.epochs` epochs from the exported baseline, with the baseline's own `vocab_map.pt`. Without the map
    SpecForge 0.2.0 counts a new one from the new data and puts it over the old rows of `lm_head` without a word.
 
-        model: {target_model_path: model, draft_model_config: drafter, draft_checkpoint_path: drafter,
-                vocab_mapping_path: vocab_map.pt, torch_dtype: bfloat16}    # float32 where preflight chose it
+        model: {target_model_path: target, lm_head_key: lm_head.weight, embedding_key: model.embed_tokens.weight,
+                draft_model_config: drafter, vocab_mapping_path: vocab_map.pt,
+                torch_dtype: bfloat16}    # float32 where preflight chose it
         data: {hidden_states_path: features, max_length: 107, dataloader_num_workers: 0}    # 107: the longest sample
         training: {strategy: eagle3, num_epochs: 3, max_steps: 750, batch_size: 4, learning_rate: 2.0e-3,
-                   ttt_length: 3, attention_backend: sdpa, fsdp_sharding: NO_SHARD, log_interval: 15}
+                   ttt_length: 3, attention_backend: sdpa, fsdp_sharding: NO_SHARD, log_interval: 15,
+                   save_interval: 38, max_checkpoints: 3}
+        deployment: {trainer: {nproc_per_node: 1}}
         output_dir: output
         run_id: drafter
 
    as train.yaml, then in the train environment, from the checkout:
 
-        TORCHDYNAMO_DISABLE=1 OMP_NUM_THREADS=1 python -m aerie.eagle3.specforge_cpu train -c train.yaml
+        TORCHDYNAMO_DISABLE=1 OMP_NUM_THREADS=1 python -m aerie.eagle3.specforge_cpu train -c train.yaml \
+            model.draft_checkpoint_path=drafter
 
-   (`aerie.eagle3.specforge_cpu` is SpecForge's command line with its one Triton kernel replaced; on a GPU it is
-   `python -m specforge.cli`.) The run's own train.yaml and train.log are among the step's files.
-3. Hold the step count against samples, batch and epochs. SpecForge drops the samples that fill no batch, other ones in
+   `aerie.eagle3.specforge_cpu` is SpecForge's command line with its one Triton kernel replaced. On GPUs it is
+   `specforge.cli`, a process for each of `engine.gpus.tensor_parallel`, each with its own batch, and above one the
+   optimizer in shards (`fsdp_sharding: SHARD_GRAD_OP`):
+
+        PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python -m torch.distributed.run --standalone \
+            --nproc_per_node=8 -m specforge.cli train -c train.yaml model.draft_checkpoint_path=drafter
+
+   The run's own train.yaml and train.log are among the step's files.
+4. A training that was cut short goes on from its last checkpoint, of which there are twenty in all: with
+   `training.resume_from=output/drafter-latest` instead of the drafter, and on as many GPUs.
+5. Hold the step count against samples, batch and epochs. SpecForge drops the samples that fill no batch, other ones in
    every epoch: the evidence has their number.
 """
 
@@ -64,94 +77,126 @@ def run(context: Context) -> Mapping[str, Json]:
     arithmetic = context.inputs["preflight"].evidence["arithmetic"]
     baseline = staged.folder(context.inputs["baseline-drafter"], "drafter")
     specforge.check_start(json.loads((baseline / "config.json").read_bytes()), str(baseline))
-    target = staged.folder(context.inputs["target"], "model")
-    synthesis = context.inputs["synthesize"]
-    captured = synthesis.evidence["layers"]
-    if captured[:-1] != drafter.aux_layers:
+    target = head.of(staged.folder(context.inputs["target"], "model"))
+    check_layers(context.inputs["synthesize"].evidence["layers"], drafter)
+    counts = _count(context.inputs["synthesize"].path)
+    check_usable(counts.usable, counts.samples)
+    with Features(context.kept) as features:
+        _write(context, target, features, counts.usable, dtype=arithmetic["dtype"])
+    agreed, generated = (sum(each) for each in zip(*features.there.values(), strict=True))
+    check_agreement(agreed, generated)
+
+    launcher = compute.launcher(context)
+    plan = specforge.Plan(
+        target=target,
+        drafter_config=baseline,
+        vocab_map=context.inputs["baseline-drafter"].path / "vocab_map.pt",
+        features=features.folder,
+        start=baseline,
+        samples=counts.usable,
+        epochs=finetune.epochs,
+        max_steps=None,
+        batch=finetune.batch,
+        learning_rate=finetune.learning_rate,
+        ttt_length=drafter.ttt_length,
+        max_length=counts.longest,
+        dtype=arithmetic["dtype"],
+    )
+    curve, checkpoint = specforge.train(plan, context.kept, launcher, specforge.reporter(context))
+    copy_tree(checkpoint, context.out / "checkpoint")
+    for name in ("train.yaml", "train.log"):
+        shutil.copy(context.kept / name, context.out / name)
+    steps = specforge.steps_of(plan, launcher)
+    in_batches = steps * launcher.processes * finetune.batch // finetune.epochs
+    return {
+        "trainer": specforge.trainer(),
+        "arithmetic": arithmetic,
+        "processes": launcher.processes,
+        "samples": counts.usable,
+        "samples_too_short": counts.samples - counts.usable,
+        "greedy_agreement": agreed / generated,
+        "samples_dropped_per_epoch": max(0, counts.usable - in_batches),
+        "tokens": counts.tokens,
+        "epochs": finetune.epochs,
+        "steps": steps,
+        "loss": curve.loss,
+        "accuracy": curve.accuracy,
+    }
+
+
+@dataclass(slots=True, kw_only=True)
+class _Counts:
+    """Of a synthesis. usable: samples with something to draft; tokens: of these, the last one of each left out;
+    longest: tokens of the longest of these.
+    """
+
+    samples: int = 0
+    usable: int = 0
+    tokens: int = 0
+    longest: int = 0
+
+
+def _count(synthesis: Path) -> _Counts:
+    counts = _Counts()
+    for row in _rows(synthesis):
+        counts.samples += 1
+        if _is_usable(row):
+            counts.usable += 1
+            counts.tokens += len(row["input_ids"]) - 1
+            counts.longest = max(counts.longest, len(row["input_ids"]))
+    return counts
+
+
+def _rows(synthesis: Path) -> Iterator[Json]:
+    # One at a time: ten thousand long samples are half a gigabyte of numbers.
+    with open(synthesis / "samples.jsonl", encoding="utf-8") as file:
+        yield from map(json.loads, file)
+
+
+def _is_usable(row: Mapping[str, Json]) -> bool:
+    # An answer of one token has nothing to draft; more than a few of them would be a target that does not answer.
+    usable: bool = sum(row["loss_mask"]) > 1
+    return usable
+
+
+def _write(context: Context, target: head.Head, features: Features, samples: int, *, dtype: str) -> None:
+    """Write the feature file of each usable sample that has none yet."""
+    synthesis, device = context.inputs["synthesize"], compute.device(context)
+    layers = len(synthesis.evidence["layers"])
+    has_norm = synthesis.evidence["last_state"] == "after-norm"
+    lm_head, norm = (target.tensor(name).to(device).float() for name in (target.lm_head, target.norm))
+    with PassBy() as passing:
+        for number, row in enumerate(filter(_is_usable, _rows(synthesis.path))):
+            if number not in features.there:
+                check_mask(row)
+                states = read_states(synthesis.path, row, layers).to(device)
+                last = states[:, -1].float()
+                if not has_norm:
+                    last = after_norm(last, norm, target.config["rms_norm_eps"])
+                hits, tokens = agreement(last @ lm_head.T, row)
+                write_feature(
+                    features.path(number),
+                    input_ids=row["input_ids"][:-1],
+                    loss_mask=feature_mask(row["loss_mask"])[:-1],
+                    aux=states[:, :-1],
+                    last=last,
+                    dtype=dtype,
+                )
+                features.add(number, hits, tokens)
+                passing.done(synthesis.path / row["states"])
+                passing.done(features.path(number))
+            context.progress(number + 1, samples, unit="samples", note="features")
+
+
+def check_layers(captured: Sequence[int], drafter: Drafter) -> None:
+    """Raise AerieError unless the states are of the layers that the drafter reads, and of a last one."""
+    if list(captured[:-1]) != drafter.aux_layers:
         raise AerieError(
             "synthesize",
             seen=captured[:-1],
             expected=f"states of drafter.aux_layers {drafter.aux_layers}",
             remedy="Run synthesize again with this profile.",
         )
-    rows = [json.loads(line) for line in (synthesis.path / "samples.jsonl").read_text().splitlines()]
-    features = context.scratch / "features"
-    features.mkdir()
-    # An answer of one token has nothing to draft; more than a few of them would be a target that does not answer.
-    usable = [row for row in rows if sum(row["loss_mask"]) > 1]
-    check_usable(len(usable), len(rows))
-    agreed, generated = _write_features(context, usable, features, layers=len(captured), dtype=arithmetic["dtype"])
-    if agreed < _MIN_AGREEMENT * generated:
-        raise AerieError(
-            "synthesize",
-            seen=f"last states of which {agreed} of {generated} have the generated token as their most likely one",
-            expected=f"a share of at least {_MIN_AGREEMENT}",
-            remedy="The states are shifted, or of another layer or model: look at the capture, then at step parity.",
-        )
-
-    plan = specforge.Plan(
-        target=target,
-        drafter_config=baseline,
-        vocab_map=context.inputs["baseline-drafter"].path / "vocab_map.pt",
-        features=features,
-        start=baseline,
-        samples=len(usable),
-        epochs=finetune.epochs,
-        max_steps=None,
-        batch=finetune.batch,
-        learning_rate=finetune.learning_rate,
-        ttt_length=drafter.ttt_length,
-        max_length=max(len(row["input_ids"]) for row in usable),
-        dtype=arithmetic["dtype"],
-    )
-    curve, checkpoint = specforge.train(plan, context.scratch, specforge.CPU, specforge.reporter(context))
-    copy_tree(checkpoint, context.out / "checkpoint")
-    for name in ("train.yaml", "train.log"):
-        shutil.copy(context.scratch / name, context.out / name)
-    return {
-        "trainer": specforge.trainer(),
-        "arithmetic": arithmetic,
-        "samples": len(usable),
-        "samples_too_short": len(rows) - len(usable),
-        "greedy_agreement": agreed / generated,
-        "samples_dropped_per_epoch": len(usable) % finetune.batch,
-        "tokens": sum(len(row["input_ids"]) - 1 for row in usable),
-        "epochs": finetune.epochs,
-        "steps": specforge.steps_of(plan),
-        "loss": curve.loss,
-        "accuracy": curve.accuracy,
-    }
-
-
-def _write_features(
-    context: Context, rows: Sequence[Mapping[str, Json]], features: Path, *, layers: int, dtype: str
-) -> tuple[int, int]:
-    """Write a feature file for each row; (tokens that lm_head finds from the last states, generated tokens)."""
-    target, synthesis = staged.folder(context.inputs["target"], "model"), context.inputs["synthesize"].path
-    head, norm = (_tensor(target, name).float() for name in ("lm_head.weight", "model.norm.weight"))
-    eps = json.loads((target / "config.json").read_bytes())["rms_norm_eps"]
-    has_norm = context.inputs["synthesize"].evidence["last_state"] == "after-norm"
-    agreed = generated = 0
-    with PassBy() as passing:
-        for index, row in enumerate(rows):
-            check_mask(row)
-            states = read_states(synthesis, row, layers)
-            last = states[:, -1].float() if has_norm else specforge.after_norm(states[:, -1], norm, eps)
-            hits, tokens = agreement(last @ head.T, row)
-            agreed, generated = agreed + hits, generated + tokens
-            feature = features / f"{index:05d}.ckpt"
-            specforge.write_feature(
-                feature,
-                input_ids=row["input_ids"][:-1],
-                loss_mask=specforge.feature_mask(row["loss_mask"])[:-1],
-                aux=states[:, :-1],
-                last=last,
-                dtype=dtype,
-            )
-            passing.done(synthesis / row["states"])
-            passing.done(feature)
-            context.progress(index + 1, len(rows), unit="samples", note="features")
-    return agreed, generated
 
 
 def check_usable(usable: int, samples: int) -> None:
@@ -165,31 +210,12 @@ def check_usable(usable: int, samples: int) -> None:
         )
 
 
-def check_mask(row: Mapping[str, Json]) -> None:
-    """Raise AerieError unless the mask is 0 over a prompt, then 1 to the end: what the target generated and no more."""
-    mask: Sequence[int] = row["loss_mask"]
-    prompt = len(mask) - sum(mask)
-    if len(mask) != len(row["input_ids"]) or prompt < 1 or list(mask) != [0] * prompt + [1] * (len(mask) - prompt):
+def check_agreement(agreed: int, generated: int) -> None:
+    """Raise AerieError where lm_head does not find the generated tokens from the last states before them."""
+    if agreed < _MIN_AGREEMENT * generated:
         raise AerieError(
-            f"synthesize, sample {row['id']}",
-            seen=f"a mask of {len(mask)} entries for {len(row['input_ids'])} tokens, {sum(mask)} of them set",
-            expected="zeros over the prompt, then ones over every generated token",
-            remedy="Run synthesize again.",
+            "synthesize",
+            seen=f"last states of which {agreed} of {generated} have the generated token as their most likely one",
+            expected=f"a share of at least {_MIN_AGREEMENT}",
+            remedy="The states are shifted, or of another layer or model: look at the capture, then at step parity.",
         )
-
-
-def agreement(logits: "torch.Tensor", row: Mapping[str, Json]) -> tuple[int, int]:
-    """(generated tokens that are the most likely one of [T, V] logits, generated tokens) of a sample."""
-    prompt = len(row["loss_mask"]) - sum(row["loss_mask"])
-    best = logits[prompt - 1 :].argmax(dim=-1).tolist()
-    answer = row["input_ids"][prompt:]
-    return sum(guess == token for guess, token in zip(best, answer, strict=True)), len(answer)
-
-
-def _tensor(folder: Path, name: str) -> "torch.Tensor":
-    from safetensors import safe_open
-
-    file_name = json.loads((folder / "model.safetensors.index.json").read_bytes())["weight_map"][name]
-    with safe_open(folder / file_name, "pt") as file:
-        tensor: torch.Tensor = file.get_tensor(name)
-    return tensor

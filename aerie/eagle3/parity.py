@@ -1,12 +1,12 @@
 """Step parity: the hidden states that the engine handed out against those of transformers in fp32."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aerie.eagle3 import staged
+from aerie.eagle3 import compute, staged
 from aerie.eagle3.profile import Parity
 from aerie.engines.adapter import LastState
 from aerie.engines.states import read_kept
@@ -28,8 +28,10 @@ relative errors of 0.23 to 0.40 and fluent text all the same.
 2. Run the same tokens through transformers in fp32 and compare position by position and layer by layer:
    |engine - reference| / |reference|, and the cosine. The last layer's state is the one before the final norm
    where the engine is vLLM, and the one after it where it is SGLang (`last_state` in the evidence of `synthesize`).
-3. Do the same with transformers in bf16: that is the error which the number format alone makes, on this target. An
-   engine that is much worse than it has an error of its own, even under the gate.
+   Where GPUs serve, the reference runs on one too, without TF32.
+3. Do the same with transformers in bf16, after the other model has gone from memory: that is the error which the
+   number format alone makes, on this target. An engine that is much worse than it has an error of its own, even under
+   the gate.
 
 The gate is on the mean over positions and layers, `parity.max_mean_rel`: 0.005 to 0.007 was measured on correct runs
 in bf16, in which single positions reach 0.04, and 6e-7 on one in fp32. Run it on the trained target: a barely trained
@@ -57,28 +59,21 @@ def run(context: Context) -> Mapping[str, Json]:
     limits = Parity.model_validate(context.values["parity"])
     synthesis = context.inputs["synthesize"]
     layers: list[int] = synthesis.evidence["layers"]
-    last_state: LastState = synthesis.evidence["last_state"]
     rows = _pick(synthesis.path / "samples.jsonl", limits.samples)
 
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    folder = staged.folder(context.inputs["target"], "model")
-    references = {
-        dtype: AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
-        for dtype in (torch.float32, torch.bfloat16)
-    }
     engine = {layer: Errors() for layer in layers}
     bf16 = {layer: Errors() for layer in layers}
-    for index, row in enumerate(rows):
-        captured = read_states(synthesis.path, row, len(layers))
-        tokens = row["input_ids"][: len(captured)]
-        exact = layer_states(references[torch.float32], tokens, layers, last_state)
-        rounded = layer_states(references[torch.bfloat16], tokens, layers, last_state)
+    for index, (row, exact) in enumerate(zip(rows, _reference(context, rows, "float32"), strict=True)):
+        captured = read_states(synthesis.path, row, len(layers)).float()
         for slot, layer in enumerate(layers):
-            engine[layer].add(captured[:, slot].float(), exact[layer])
+            engine[layer].add(captured[:, slot], exact[layer])
+        _keep(context, index, exact)
+        context.progress(index + 1, 2 * len(rows), unit="samples", note="fp32")
+    for index, (_, rounded) in enumerate(zip(rows, _reference(context, rows, "bfloat16"), strict=True)):
+        exact = _kept(context, index)
+        for layer in layers:
             bf16[layer].add(rounded[layer], exact[layer])
-        context.progress(index + 1, len(rows), unit="samples")
+        context.progress(len(rows) + index + 1, 2 * len(rows), unit="samples", note="bf16")
     everything = [rel for errors in engine.values() for rel in errors.rel]
     return {
         "samples": len(rows),
@@ -141,6 +136,34 @@ def read_states(synthesis: Path, row: Json, layers: int) -> "torch.Tensor":
     return states
 
 
+def _reference(context: Context, rows: Sequence[Json], dtype: str) -> "Iterator[dict[int, torch.Tensor]]":
+    """`layer_states` of each row by transformers in `dtype`, on the run's device, as tensors on the CPU."""
+    # One model at a time: two of them may not fit, and the states of all rows at once may not either.
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.set_float32_matmul_precision("highest")  # not TF32, which has fewer digits than the errors looked for
+    folder, device = staged.folder(context.inputs["target"], "model"), compute.device(context)
+    layers, last_state = (context.inputs["synthesize"].evidence[name] for name in ("layers", "last_state"))
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).to(device).eval()
+    for row in rows:
+        states = layer_states(model, row["input_ids"][:-1], layers, last_state)
+        yield {layer: state.cpu() for layer, state in states.items()}
+
+
+def _keep(context: Context, index: int, states: "dict[int, torch.Tensor]") -> None:
+    import torch
+
+    torch.save(states, context.scratch / f"{index}.pt")
+
+
+def _kept(context: Context, index: int) -> "dict[int, torch.Tensor]":
+    import torch
+
+    states: dict[int, torch.Tensor] = torch.load(context.scratch / f"{index}.pt")
+    return states
+
+
 def layer_states(
     model: Any, tokens: Sequence[int], layers: Sequence[int], last_state: LastState
 ) -> "dict[int, torch.Tensor]":
@@ -152,7 +175,9 @@ def layer_states(
     hook = model.model.norm.register_forward_hook(lambda module, args, output: before_norm.append(args[0]))
     try:
         with torch.no_grad():
-            output = model.model(input_ids=torch.tensor([list(tokens)]), output_hidden_states=True, use_cache=False)
+            output = model.model(
+                input_ids=torch.tensor([list(tokens)], device=model.device), output_hidden_states=True, use_cache=False
+            )
     finally:
         hook.remove()
     states = output.hidden_states
@@ -162,9 +187,13 @@ def layer_states(
 
 
 def _pick(path: Path, samples: int) -> list[Json]:
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    samples = min(samples, len(rows))
-    return [rows[index * len(rows) // samples] for index in range(samples)]
+    """So many rows, spread over all of them, of which no more are held than these."""
+    with open(path, encoding="utf-8") as file:
+        total = sum(1 for _ in file)
+    samples = min(samples, total)
+    wanted = {index * total // samples for index in range(samples)}
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for index, line in enumerate(file) if index in wanted]
 
 
 def _mean(values: Sequence[float]) -> float:

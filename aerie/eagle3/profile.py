@@ -36,10 +36,13 @@ class _Values(BaseModel):
 
 
 class Shape(_Values):
-    """Size and training length of one tiny target."""
+    """Size and training length of one target that is made."""
 
     hidden_size: Annotated[int, Field(ge=64, le=4096, multiple_of=32, description="width")]
     layers: Annotated[int, Field(ge=5, le=64, description="depth")]
+    heads: Annotated[int, Field(ge=1, le=128, description="of MLA attention; llama has one for each 64 of width")] = 2
+    head_dim: Annotated[int, Field(ge=32, le=256, description="of MLA: its part without positions, and values")] = 64
+    experts: Annotated[int, Field(ge=2, le=512, description="routed, of MLA; 2 of them work on a token")] = 4
     steps: Annotated[int, Field(ge=1, le=100_000, description="optimiser steps of batch x sequence tokens")]
     learning_rate: Rate
 

@@ -1,4 +1,4 @@
-"""SpecForge around its command line: feature files and configuration in, training log, checkpoint and export out.
+"""SpecForge around its command line: features and configuration in, training log, checkpoint and export out.
 
 Nothing here imports SpecForge but `vocabulary_map`: it runs as a process of its own, with its log beside its result.
 """
@@ -9,6 +9,8 @@ import json
 import math
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from collections import Counter, deque
@@ -20,6 +22,8 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from aerie.eagle3.compute import Launcher
+from aerie.eagle3.head import Head
 from aerie.errors import AerieError
 from aerie.runbook.step import Context, Json, write_atomic
 
@@ -27,52 +31,35 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "CPU",
     "Curve",
-    "Launcher",
     "Plan",
-    "after_norm",
+    "check_start",
     "draft_config",
     "export",
-    "feature_mask",
     "reporter",
     "steps_of",
+    "steps_per_epoch",
     "train",
     "trainer",
     "vocabulary_map",
-    "write_feature",
 ]
 
 _LOG_LINES = 15  # of a failed process, in the error
 _RUN_ID = "drafter"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launcher:
-    """How SpecForge is started: the module with its command line, its environment, its device's training options."""
-
-    module: str
-    environment: Mapping[str, str]
-    options: Mapping[str, Json]
-
-
-# Without the shim, on GPUs, a launcher is Launcher(module="specforge.cli", environment={}, options={}).
-CPU = Launcher(
-    module="aerie.eagle3.specforge_cpu",
-    environment={"TORCHDYNAMO_DISABLE": "1"},
-    options={"attention_backend": "sdpa", "fsdp_sharding": "NO_SHARD"},
-)
+_SAVES = 20  # checkpoints of a training: what a kill costs is at most a twentieth of it
+_CHECKPOINTS = 3  # that lie on the disk at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One training. start: an exported drafter whose weights it begins with; None begins at random ones.
+    """One training. target: whose lm_head and embedding it uses; start: an exported drafter whose weights it begins
+    with, None begins at random ones; batch: samples of each process in a step.
 
     vocab_map is not optional: on a start from weights without it SpecForge 0.2.0 counts a new map from the new data,
     keeps the rows of lm_head where they were, and says nothing.
     """
 
-    target: Path
+    target: Head
     drafter_config: Path
     vocab_map: Path
     features: Path
@@ -95,7 +82,7 @@ class Curve:
     accuracy: list[float] = field(default_factory=list)
 
     def read(self, line: str) -> int | None:
-        """Take in one line of the log; the step that it reports, if it is one.
+        """Take in one line of the log; the step that it reports, if it is a new one: every process reports it.
 
         Raises AerieError on a loss that is not finite.
         """
@@ -103,6 +90,8 @@ class Curve:
         if not match:
             return None
         step = int(match[1])
+        if self.loss and step <= self.loss[-1][0]:
+            return None
         # The trainer prints a dict's repr, in which a broken loss is the bare name nan or inf.
         metrics = ast.literal_eval(re.sub(r"\b(nan|inf)\b", "'\\1'", match[2]))
         loss = float(metrics["loss"])
@@ -119,6 +108,10 @@ class Curve:
         )
         self.accuracy = [float(value) for _, value in positions]
         return step
+
+    def cut(self, step: int) -> None:
+        """Forget what was logged after `step`: it is trained again."""
+        self.loss = [logged for logged in self.loss if logged[0] <= step]
 
 
 def _is_accuracy(key: str) -> bool:
@@ -145,9 +138,26 @@ def check_start(config: Mapping[str, Json], where: str) -> None:
         )
 
 
-def steps_of(plan: Plan) -> int:
-    """Optimiser steps of `plan`. Each epoch drops the samples that fill no batch, after a shuffle of its own."""
-    steps = plan.samples // plan.batch * plan.epochs
+def steps_per_epoch(samples: int, batch: int, launcher: Launcher) -> int:
+    """Optimiser steps of one epoch, which drops the samples that fill no batch, after a shuffle of its own.
+
+    Raises AerieError where there are none.
+    """
+    # Every process gets as many samples; the first ones of the shuffle twice where they do not divide.
+    steps = math.ceil(samples / launcher.processes) // batch
+    if steps == 0:
+        raise AerieError(
+            "training",
+            seen=f"{samples} samples for {launcher.processes} processes with a batch of {batch} each",
+            expected="a batch of samples for each process",
+            remedy="Lower the batch in the profile, or take more samples.",
+        )
+    return steps
+
+
+def steps_of(plan: Plan, launcher: Launcher) -> int:
+    """Optimiser steps of `plan`."""
+    steps = steps_per_epoch(plan.samples, plan.batch, launcher) * plan.epochs
     return steps if plan.max_steps is None else min(steps, plan.max_steps)
 
 
@@ -156,19 +166,56 @@ def train(
 ) -> tuple[Curve, Path]:
     """(curve, checkpoint folder) of a finished training in `folder`, which gets the configuration and the log too.
 
-    progress is called with (steps done, steps, curve so far). Raises AerieError when SpecForge fails, when a loss is
-    not finite, and when it ends at another step than planned.
+    Goes on from the last checkpoint there, if it is of this very training. progress is called with (steps done,
+    steps, curve so far). Raises AerieError when SpecForge fails, when a loss is not finite, and when it ends at another
+    step than planned.
     """
-    steps = steps_of(plan)
-    model: dict[str, Json] = {
-        "target_model_path": str(plan.target),
+    steps = steps_of(plan, launcher)
+    plan.target.write(folder / "target")
+    configuration, log, path = (
+        _configuration(plan, folder, launcher, steps),
+        folder / "train.log",
+        folder / "train.yaml",
+    )
+    latest = folder / "output" / f"{_RUN_ID}-latest"
+    curve = Curve()
+    if path.exists() and yaml.safe_load(path.read_bytes()) == configuration and latest.exists():
+        for line in log.read_text(encoding="utf-8").splitlines():
+            curve.read(line)
+        curve.cut(_step(latest))
+    else:  # of another number of GPUs, say, with which SpecForge cannot go on
+        shutil.rmtree(folder / "output", ignore_errors=True)
+        log.unlink(missing_ok=True)
+    write_atomic(path, yaml.safe_dump(configuration).encode())
+
+    def on_line(line: str) -> None:
+        step = curve.read(line)
+        if step is not None:
+            progress(step, steps, curve)
+
+    if not latest.exists() or _step(latest) < steps:
+        _run(["train", "-c", str(path), *_resume(plan, latest)], log, launcher, on_line)
+    if _step(latest) != steps:
+        raise AerieError(
+            "trainer",
+            seen=latest.resolve().name,
+            expected=f"a checkpoint of step {steps}",
+            remedy=f"Read {log}: samples were dropped, or the training stopped early.",
+        )
+    return curve, latest.resolve()
+
+
+def _configuration(plan: Plan, folder: Path, launcher: Launcher, steps: int) -> Json:
+    """train.yaml."""
+    model = {
+        "target_model_path": str(folder / "target"),
+        "lm_head_key": plan.target.lm_head,
+        "embedding_key": plan.target.embedding,
         "draft_model_config": str(plan.drafter_config),
         "vocab_mapping_path": str(plan.vocab_map),
         "torch_dtype": plan.dtype,
     }
-    if plan.start is not None:
-        model["draft_checkpoint_path"] = str(plan.start)
-    config = {
+    return {
         "model": model,
         "data": {"hidden_states_path": str(plan.features), "max_length": plan.max_length, "dataloader_num_workers": 0},
         "training": {
@@ -179,30 +226,25 @@ def train(
             "learning_rate": plan.learning_rate,
             "ttt_length": plan.ttt_length,
             "log_interval": max(1, steps // 50),
+            "save_interval": math.ceil(steps / _SAVES),
+            "max_checkpoints": _CHECKPOINTS,
             **launcher.options,
         },
+        "deployment": {"trainer": {"nproc_per_node": launcher.processes}},
         "output_dir": str(folder / "output"),
         "run_id": _RUN_ID,
     }
-    path = folder / "train.yaml"
-    write_atomic(path, yaml.safe_dump(config).encode())
-    curve = Curve()
 
-    def on_line(line: str) -> None:
-        step = curve.read(line)
-        if step is not None:
-            progress(step, steps, curve)
 
-    _run(["train", "-c", str(path)], folder / "train.log", launcher, on_line)
-    checkpoint = (folder / "output" / f"{_RUN_ID}-latest").resolve()
-    if not checkpoint.name.endswith(f"-step{steps}"):
-        raise AerieError(
-            "trainer",
-            seen=checkpoint.name,
-            expected=f"a checkpoint of step {steps}",
-            remedy=f"Read {folder / 'train.log'}: samples were dropped, or the training stopped early.",
-        )
-    return curve, checkpoint
+def _resume(plan: Plan, latest: Path) -> list[str]:
+    """Where the training begins, as SpecForge takes it: at its own last checkpoint, or at a drafter's weights."""
+    if latest.exists():
+        return [f"training.resume_from={latest.resolve()}"]
+    return [f"model.draft_checkpoint_path={plan.start}"] if plan.start else []
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.resolve().name.rpartition("-step")[2]) if checkpoint.exists() else 0
 
 
 def reporter(context: Context) -> Callable[[int, int, Curve], None]:
@@ -239,7 +281,8 @@ def _drop_map(weights: Path) -> None:
 def draft_config(target: Mapping[str, Json], *, draft_vocab_size: int, aux_layers: Sequence[int]) -> Json:
     """config.json of a one-layer Llama drafter for the target with this config.json."""
     hidden = target["hidden_size"]
-    heads = max(1, hidden // 96)
+    # 128 is what the attention kernels of GPUs are made for.
+    heads = hidden // 128 if hidden % 128 == 0 else max(1, hidden // 96)
     return {
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",
@@ -276,71 +319,17 @@ def vocabulary_map(counts: Mapping[int, int], draft_vocab_size: int, vocab_size:
     return {"d2t": d2t, "t2d": t2d}
 
 
-def feature_mask(loss_mask: Sequence[int]) -> list[int]:
-    """SpecForge's loss mask for a sample, from the mask of the tokens that the target generated.
-
-    SpecForge 0.2.0 shifts tokens and targets but not the mask: its position t reads token t+1 and learns to draft
-    token t+2. It counts where token t+1 is a generated one, which begins with the last token of the prompt, as in
-    serving; the mask as it stands would leave out the draft of the second token (SpecForge issue 885).
-    """
-    return [*loss_mask[1:], 0]
-
-
-def after_norm(states: "torch.Tensor", weight: "torch.Tensor", eps: float) -> "torch.Tensor":
-    """The target's final RMS norm of [T, H] states, in fp32: SpecForge applies lm_head alone, engines hand out less."""
-    import torch
-
-    exact = states.float()
-    return exact * torch.rsqrt(exact.pow(2).mean(dim=-1, keepdim=True) + eps) * weight.float()
-
-
-def write_feature(
-    path: Path,
-    *,
-    input_ids: Sequence[int],
-    loss_mask: Sequence[int],
-    aux: "torch.Tensor",
-    last: "torch.Tensor",
-    dtype: str,
-) -> None:
-    """One offline sample of SpecForge: T tokens and mask entries, aux [T, 3, H], last [T, H] after the final norm.
-
-    dtype: of the states in the file. SpecForge multiplies them as they are, so it has to be that of the training.
-    Raises AerieError when lengths differ or a state is not finite.
-    """
-    import torch
-
-    if not len(input_ids) == len(loss_mask) == len(aux) == len(last):
-        raise AerieError(
-            f"sample {path.stem}",
-            seen=f"{len(input_ids)} tokens, {len(loss_mask)} mask entries, {len(aux)} and {len(last)} states",
-            expected="one state and one mask entry per token",
-            remedy="Capture the states again.",
-        )
-    if not (torch.isfinite(last).all() and torch.isfinite(aux).all()):
-        raise AerieError(
-            f"sample {path.stem}",
-            seen="a hidden state that is not finite",
-            expected="finite states",
-            remedy="Capture the states again, in bf16 or fp32: fp16 overflows silently.",
-        )
-    torch.save(
-        {
-            "input_ids": torch.tensor(input_ids),
-            "loss_mask": torch.tensor(loss_mask),
-            "aux_hidden_state": aux.flatten(1).unsqueeze(0).to(getattr(torch, dtype)).contiguous(),
-            "hidden_state": last.unsqueeze(0).to(getattr(torch, dtype)).contiguous(),
-        },
-        path,
-    )
-
-
 def _run(arguments: list[str], log: Path, launcher: Launcher, on_line: Callable[[str], None]) -> None:
+    """Run SpecForge's command line, several processes of it under torchrun; its output goes on in `log`."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1", **launcher.environment}
-    command = [sys.executable, "-m", launcher.module, *arguments]
+    command = [sys.executable, "-m"]
+    if arguments[0] == "train" and launcher.processes > 1:
+        # Not by SpecForge itself, which always starts its own module: on CPUs that is another one.
+        command += ["torch.distributed.run", "--standalone", f"--nproc_per_node={launcher.processes}", "-m"]
+    command += [launcher.module, *arguments]
     last: deque[str] = deque(maxlen=_LOG_LINES)
     with (
-        open(log, "w", encoding="utf-8") as file,
+        open(log, "a", encoding="utf-8") as file,
         subprocess.Popen(
             command,
             env=environment,
@@ -351,13 +340,14 @@ def _run(arguments: list[str], log: Path, launcher: Launcher, on_line: Callable[
         ) as process,
     ):
         assert process.stdout is not None
+        file.write(f"$ {shlex.join(command)}\n")
         try:
             for line in process.stdout:
                 file.write(line)
                 last.append(line.rstrip())
                 on_line(line)
         except BaseException:
-            process.kill()
+            process.terminate()  # torchrun ends its processes then
             raise
     if process.returncode != 0:
         raise AerieError(

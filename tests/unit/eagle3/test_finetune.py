@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from aerie.eagle3 import finetune
+from aerie.eagle3 import features
 from aerie.errors import AerieError
 
 
@@ -22,10 +22,10 @@ from aerie.errors import AerieError
 def test_check_mask(mask: list[int], is_right: bool) -> None:
     row: dict[str, Any] = {"id": "a", "input_ids": [5, 6, 7, 8], "loss_mask": mask}
     if is_right:
-        finetune.check_mask(row)
+        features.check_mask(row)
     else:
         with pytest.raises(AerieError, match="zeros over the prompt, then ones over every generated token"):
-            finetune.check_mask(row)
+            features.check_mask(row)
 
 
 @pytest.mark.parametrize(("shift", "hits"), [(0, 3), (1, 1)], ids=["own states", "shifted by one"])
@@ -34,4 +34,4 @@ def test_agreement_counts_the_generated_tokens_that_the_states_predict(shift: in
     row: dict[str, Any] = {"id": "a", "input_ids": [5, 6, 7, 7, 8], "loss_mask": [0, 0, 1, 1, 1]}
     predicted = [6, 7, 7, 8]  # by the states of the four tokens that were read
     logits = torch.eye(10)[predicted].roll(shift, dims=0)
-    assert finetune.agreement(logits, row) == (hits, 3)
+    assert features.agreement(logits, row) == (hits, 3)

@@ -96,6 +96,7 @@ def test_parity_of_a_real_model(
         attempt=1,
         values=VALUES,
         inputs={
+            "preflight": Input(path=tmp_path, evidence={"device": {"type": "cpu"}}),
             "target": Input(path=tmp_path / "target", evidence={}),
             "synthesize": Input(path=synthesis, evidence={"layers": [2, 3, 4, 6], "last_state": taken}),
         },

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from aerie.eagle3 import finetune, specforge
+from aerie.eagle3 import compute, features, finetune, specforge
 from aerie.eagle3.diagnose import Expectation, Seen, diagnose
 from aerie.eagle3.profile import Drafter
 from aerie.eagle3.rows import teacher_forced
@@ -43,7 +43,7 @@ HERE = f"{E3}test_public_failures:"
 FAILURES = {
     1: Caught(
         "the last state is the one before the final norm, and lm_head gets it",
-        ("aerie.eagle3.finetune:agreement", "aerie.eagle3.specforge:after_norm"),
+        ("aerie.eagle3.features:agreement", "aerie.eagle3.features:after_norm"),
         (
             f"{E3}test_finetune:test_agreement_counts_the_generated_tokens_that_the_states_predict",
             f"{E3}test_specforge:test_the_last_state_is_stored_after_the_norm",
@@ -71,17 +71,17 @@ FAILURES = {
     ),
     5: Caught(
         "the loss mask is not shifted with ids and targets",
-        ("aerie.eagle3.specforge:feature_mask",),
+        ("aerie.eagle3.features:feature_mask",),
         (f"{HERE}test_supervised_positions_of_a_six_token_answer",),
     ),
     6: Caught(
         "a mask of zeros or of ones, and the loss looks fine",
-        ("aerie.eagle3.finetune:check_mask", "aerie.eagle3.finetune:check_usable"),
+        ("aerie.eagle3.features:check_mask", "aerie.eagle3.finetune:check_usable"),
         (f"{HERE}test_a_mask_of_ones_is_refused", f"{HERE}test_masks_of_zeros_are_refused"),
     ),
     7: Caught(
         "boilerplate of the template is supervised, such as an empty pair of thinking marks",
-        ("aerie.eagle3.finetune:check_mask", "aerie.eagle3.rows:teacher_forced"),
+        ("aerie.eagle3.features:check_mask", "aerie.eagle3.rows:teacher_forced"),
         (f"{HERE}test_only_generated_ids_are_supervised", f"{HERE}test_a_template_that_renders_otherwise_is_refused"),
     ),
     8: Caught(
@@ -139,13 +139,12 @@ FAILURES = {
     ),
     17: Caught(
         "memory in fragments: late failures, or states that are not finite",
-        ("aerie.eagle3.samples:Samples", "aerie.eagle3.specforge:write_feature", "aerie.eagle3.specforge:train"),
+        ("aerie.eagle3.samples:Samples", "aerie.eagle3.features:write_feature", "aerie.eagle3.compute:on_gpus"),
         (
             f"{E3}test_samples:test_states_that_are_not_finite_are_asked_for_again",
             f"{E3}test_specforge:test_a_broken_sample_is_refused",
-            f"{HERE}test_serving_leaves_the_allocator_alone",
+            f"{HERE}test_expandable_segments_are_for_training_alone",
         ),
-        missing="expandable segments for training on GPUs: the launcher for GPUs is not here yet",
     ),
 }
 
@@ -233,7 +232,7 @@ def test_supervised_positions_of_a_six_token_answer():
     # Tokens 0 to 2 are the prompt, 3 to 8 the answer; the sample ends with token 7, for the last has no state.
     # Position t reads token t+1 and drafts token t+2: 2, the last of the prompt, reads the first of the answer and
     # drafts the second; 6 drafts the last. Of what is stored the trainer zeroes the last entry (process_data, read).
-    stored = specforge.feature_mask([0, 0, 0, 1, 1, 1, 1, 1, 1])[:-1]
+    stored = features.feature_mask([0, 0, 0, 1, 1, 1, 1, 1, 1])[:-1]
     counted = [position for position, one in enumerate([*stored[:-1], 0]) if one]
     assert counted == [2, 3, 4, 5, 6]
     assert [position + 2 for position in counted] == [4, 5, 6, 7, 8]  # all of the answer but its first
@@ -245,7 +244,7 @@ def row(mask):
 
 def test_a_mask_of_ones_is_refused():
     with pytest.raises(AerieError, match="zeros over the prompt"):
-        finetune.check_mask(row([1, 1, 1, 1]))
+        features.check_mask(row([1, 1, 1, 1]))
 
 
 def test_masks_of_zeros_are_refused():
@@ -258,7 +257,7 @@ def test_masks_of_zeros_are_refused():
 
 def test_only_generated_ids_are_supervised():
     with pytest.raises(AerieError, match="every generated token"):
-        finetune.check_mask(row([0, 0, 1, 1, 0, 1]))
+        features.check_mask(row([0, 0, 1, 1, 0, 1]))
 
 
 class Falls:
@@ -355,7 +354,8 @@ def test_drafting_always_names_the_drafter():
         adapter.Drafter(tokens=3)
 
 
-def test_serving_leaves_the_allocator_alone():
+def test_expandable_segments_are_for_training_alone():
+    assert compute.on_gpus(8).environment["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
     # expandable_segments is for training: it conflicts with the PCIe all-reduce of serving (kernels of SGLang 0.5.21).
     variables = launched(adapter.Drafter(path=Path("drafter"), tokens=3)).variables
     assert [name for name in variables if "ALLOC_CONF" in name] == []

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from aerie.eagle3 import specforge
-from aerie.eagle3.specforge import Curve, Launcher, Plan
+from aerie.eagle3 import features, specforge
+from aerie.eagle3.compute import CPU, Launcher, on_gpus
+from aerie.eagle3.head import Head
+from aerie.eagle3.specforge import Curve, Plan
 from aerie.errors import AerieError
 
 # As specforge 0.2.0 printed it, shortened.
@@ -18,7 +20,7 @@ LINE = (
 
 def plan(**changes: Any) -> Plan:
     values: dict[str, Any] = {
-        "target": Path("target"),
+        "target": Head(lm_head="lm_head.weight", embedding="e", norm="n", files={}, config={}),
         "drafter_config": Path("drafter.json"),
         "vocab_map": Path("vocab_map.pt"),
         "features": Path("features"),
@@ -55,13 +57,35 @@ def test_a_loss_that_is_not_finite_ends_the_training(value: str) -> None:
     ids=["two samples dropped", "none dropped", "capped", "cap above"],
 )
 def test_steps_count_full_batches_only(changes: dict[str, Any], steps: int) -> None:
-    assert specforge.steps_of(plan(**changes)) == steps
+    assert specforge.steps_of(plan(**changes), CPU) == steps
+
+
+@pytest.mark.parametrize(
+    ("samples", "processes", "steps"), [(10, 2, 3), (9, 2, 3), (64, 8, 6)], ids=["even", "one twice", "eight"]
+)
+def test_every_process_takes_its_share_of_an_epoch(samples: int, processes: int, steps: int) -> None:
+    assert specforge.steps_of(plan(samples=samples), on_gpus(processes)) == steps
+
+
+def test_too_few_samples_for_the_processes_are_refused() -> None:
+    with pytest.raises(AerieError, match="10 samples for 8 processes with a batch of 4 each"):
+        specforge.steps_of(plan(), on_gpus(8))
+
+
+def test_what_every_process_logs_counts_once_and_what_is_trained_again_not_at_all() -> None:
+    curve = Curve()
+    for step in (40, 40, 80, 80):
+        curve.read(LINE.replace("step 40", f"step {step}"))
+    assert curve.loss == [(40, 4.5), (80, 4.5)]
+    curve.cut(50)
+    assert curve.loss == [(40, 4.5)]
+    assert curve.read(LINE.replace("step 40", "step 80")) == 80
 
 
 def test_the_mask_counts_where_the_token_that_is_read_was_generated() -> None:
     # Six tokens, two of them the prompt. SpecForge's position t reads token t+1 and drafts token t+2, so position 1,
     # the last of the prompt, reads the first generated token and must be trained to draft the second.
-    assert specforge.feature_mask([0, 0, 1, 1, 1, 1]) == [0, 1, 1, 1, 1, 0]
+    assert features.feature_mask([0, 0, 1, 1, 1, 1]) == [0, 1, 1, 1, 1, 0]
 
 
 def test_a_failed_process_shows_its_last_lines(tmp_path: Path) -> None:
@@ -119,7 +143,7 @@ def test_the_last_state_is_stored_after_the_norm() -> None:
     torch = pytest.importorskip("torch")
     states, weight = torch.randn(3, 8), torch.rand(8)
     assert torch.allclose(
-        specforge.after_norm(states, weight, 1e-6), torch.nn.functional.rms_norm(states, [8], weight, 1e-6)
+        features.after_norm(states, weight, 1e-6), torch.nn.functional.rms_norm(states, [8], weight, 1e-6)
     )
 
 
@@ -127,7 +151,7 @@ def test_the_last_state_is_stored_after_the_norm() -> None:
 def test_a_feature_has_the_shapes_that_specforge_reads(tmp_path: Path, dtype: str) -> None:
     torch = pytest.importorskip("torch")
     aux = torch.randn(3, 3, 8).to(torch.bfloat16)
-    specforge.write_feature(
+    features.write_feature(
         tmp_path / "a.ckpt", input_ids=[5, 6, 7], loss_mask=[0, 1, 0], aux=aux, last=torch.randn(3, 8), dtype=dtype
     )
     stored = torch.load(tmp_path / "a.ckpt")
@@ -148,7 +172,7 @@ def test_a_feature_has_the_shapes_that_specforge_reads(tmp_path: Path, dtype: st
 def test_a_broken_sample_is_refused(tmp_path: Path, value: str, positions: int, message: str) -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(AerieError, match=message):
-        specforge.write_feature(
+        features.write_feature(
             tmp_path / "a.ckpt",
             input_ids=[5, 6],
             loss_mask=[0, 1],

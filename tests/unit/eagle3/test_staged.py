@@ -18,6 +18,7 @@ CORPUS = {"max_response_chars": 100, "held_out": 8}
 PREFLIGHT = {
     "shape": {"name": "llama", "reason": "asked for"},
     "arithmetic": {"dtype": "float32", "reason": "asked for"},
+    "device": {"type": "cpu", "reason": "asked for"},
 }
 LOCK = "debian13-cuda131"
 FILES = ("prompts.train.jsonl", "prompts.held.jsonl", "generic.jsonl")

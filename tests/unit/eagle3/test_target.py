@@ -34,6 +34,7 @@ def run(folder: Path, shape: str) -> dict[str, Any]:
     evidence = {
         "shape": {"name": shape, "reason": "asked for"},
         "arithmetic": {"dtype": "float32", "reason": "asked for"},
+        "device": {"type": "cpu", "reason": "asked for"},
     }
     preflight = Input(path=folder, evidence=evidence)
     context = Context(

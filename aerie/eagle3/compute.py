@@ -1,0 +1,79 @@
+"""On what a run computes: PyTorch's device, and how SpecForge is started there. Step preflight chose it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aerie.errors import AerieError
+from aerie.runbook.step import Context, Json
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["CPU", "Launcher", "device", "launcher", "on_gpus"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launcher:
+    """How SpecForge is started: the module with its command line, its environment, its device's training options,
+    and the processes that train together, one for each GPU.
+    """
+
+    module: str
+    environment: Mapping[str, str]
+    options: Mapping[str, Json]
+    processes: int = 1
+
+
+CPU = Launcher(
+    module="aerie.eagle3.specforge_cpu",
+    environment={"SPECFORGE_DEVICE": "cpu", "TORCHDYNAMO_DISABLE": "1"},
+    options={"attention_backend": "sdpa", "fsdp_sharding": "NO_SHARD"},
+)
+
+
+def on_gpus(count: int) -> Launcher:
+    """SpecForge's own command line on `count` GPUs of this host."""
+    return Launcher(
+        module="specforge.cli",
+        environment={
+            "SPECFORGE_DEVICE": "cuda",
+            # Without it a long training ends out of memory by fragments. Serving must not have it: it conflicts with
+            # the engines' all-reduce over PCIe.
+            "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+        },
+        # flex_attention compiles kernels that need more shared memory than an SM120 may have. One GPU has nothing to
+        # share its optimizer with.
+        options={"attention_backend": "sdpa", "fsdp_sharding": "NO_SHARD" if count == 1 else "SHARD_GRAD_OP"},
+        processes=count,
+    )
+
+
+def launcher(context: Context) -> Launcher:
+    """How this run trains. The step needs preflight's evidence and the value engine.gpus."""
+    if _kind(context) == "cpu":
+        return CPU
+    return on_gpus(context.values["engine"]["gpus"]["tensor_parallel"])
+
+
+def device(context: Context) -> "torch.device":
+    """Where this run's tensors live. The step needs preflight's evidence.
+
+    Raises AerieError where that is a GPU and the environment's PyTorch has none.
+    """
+    import torch
+
+    kind = _kind(context)
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise AerieError(
+            "environment train",
+            seen=f"PyTorch {torch.__version__}, which finds no GPU",
+            expected="one that computes on GPUs, as engine.gpus asks",
+            remedy="Look at `nvidia-smi`, and take a build of PyTorch for this driver's CUDA.",
+        )
+    return torch.device(kind)
+
+
+def _kind(context: Context) -> str:
+    kind: str = context.inputs["preflight"].evidence["device"]["type"]
+    return kind
