@@ -26,7 +26,18 @@ from .errors import AerieError, UsageError
 from .paths import cache_dir, repository
 from .runbook.step import write_atomic
 
-__all__ = ["PYTHON", "Environment", "Progress", "ensure", "find", "find_python", "given", "locked_hash", "uv_options"]
+__all__ = [
+    "PYTHON",
+    "Environment",
+    "Progress",
+    "ensure",
+    "find",
+    "find_python",
+    "given",
+    "locked_hash",
+    "locked_packages",
+    "uv_options",
+]
 
 PYTHON = "3.11"  # what requirements/engine.txt and train.txt are locked for: torch's hash is that of its cp311 wheel
 POLL_S = 0.5
@@ -138,6 +149,12 @@ def locked_hash(name: str) -> str:
     digest = hashlib.sha256(_requirements(name).read_bytes())
     digest.update(f"\n{PYTHON} {sys.platform} {platform.machine()}".encode())
     return digest.hexdigest()
+
+
+def locked_packages(name: str) -> Mapping[str, str]:
+    """What requirements/<name>.txt would install: normalised name to version."""
+    pins = re.findall(r"^([\w.\-]+)==([^\s;\\]+)", _requirements(name).read_text(), re.MULTILINE)
+    return {_normalised(package): version for package, version in pins}
 
 
 def uv_options(pip_settings: str) -> tuple[list[str], dict[str, str]]:

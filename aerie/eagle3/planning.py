@@ -332,16 +332,7 @@ def _parity_obstacle(profile: Profile) -> str:
     return ""
 
 
-def _of_gpus(reason: str) -> Callable[[Profile], str]:
-    return lambda profile: reason if profile.engine.gpus else ""
-
-
-def _of_sglang(reason: str) -> Callable[[Profile], str]:
-    return lambda profile: reason if profile.engine.name == "sglang" else ""
-
-
 _OBSTACLES: Mapping[str, Callable[[Profile], str]] = {
-    "preflight": _of_gpus("it judges a processor that serves, and not yet the GPUs of engine.gpus"),
     "environments": _environments_obstacle,
     "target": _target_obstacle,
     "baseline-drafter": lambda profile: _no_manifest(profile.baseline.staged),

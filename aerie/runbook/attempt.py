@@ -66,8 +66,9 @@ class Attempts:
         self._interrupts = interrupts
 
     def begin(
-        self, step: Step, number: int, finding: Finding, inputs: Mapping[str, Made], expected_s: float | None
-    ) -> Failure | None:
+        self, step: Step, number: int, finding: Finding, inputs: Mapping[str, Made], expected_s: float | None, *,
+        timeout_s: float,
+    ) -> Failure | None:  # fmt: skip
         """Run the step once. None when it left its evidence, which is then in the journal."""
         relative = f"runs/{self._run}/{step.id}/{number}"
         folder = state_dir() / relative
@@ -77,6 +78,7 @@ class Attempts:
             "inputs": {name: made.output for name, made in inputs.items()},
             "reason": finding.reason,
             "folder": relative,
+            "timeout_s": timeout_s,
         }
         self._journal.append(self._run, "step.intended", data, step=step.id, attempt=number)
         interpreters = _interpreters(self._chosen)
@@ -91,7 +93,7 @@ class Attempts:
             [str(python), "-P", "-m", "aerie.runbook.worker", str(folder)],
             _environment(step, python),
             unit=f"aerie-{self._run}-{step.id}-{number}",
-            timeout_s=step.timeout_s,
+            timeout_s=timeout_s,
             stall_s=step.stall_s,
         )
         self._journal.append(self._run, "step.started", job.to_dict(), step=step.id, attempt=number)
@@ -189,7 +191,7 @@ class Attempts:
             result = jobs.Result(outcome="lost")
         shutil.rmtree(folder / "scratch", ignore_errors=True)
         if result.outcome != "ok":
-            return self._fail(step, number, folder, _failure(step, folder, result))
+            return self._fail(step, number, folder, _failure(step, folder, result, data["timeout_s"]))
         try:
             self._done(step, number, folder, data)
         except AerieError as error:
@@ -328,11 +330,11 @@ def _eta_s(said: Mapping[str, Any], rate: float | None, expected_s: float | None
     return None if expected_s is None else max(0.0, expected_s - elapsed_s)
 
 
-def _failure(step: Step, folder: Path, result: jobs.Result) -> Failure:
+def _failure(step: Step, folder: Path, result: jobs.Result, timeout_s: float) -> Failure:
     """Why the job ended without evidence, in words."""
     said = None
     if result.outcome == "timeout":
-        message = f"ran longer than timeout_s, {step.timeout_s:g} s"
+        message = f"ran longer than timeout_s, {timeout_s:g} s"
     elif result.outcome == "stalled":
         message = f"no progress for stall_s, {step.stall_s:g} s"
     elif result.outcome == "stopped":

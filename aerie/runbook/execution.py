@@ -238,7 +238,14 @@ class Execution:
         for left in range(step.retries, -1, -1):
             if failure is None:
                 number = self._next_number(step)
-                failure = self._attempts.begin(step, number, finding, inputs, self._present.expected_s(step))
+                failure = self._attempts.begin(
+                    step,
+                    number,
+                    finding,
+                    inputs,
+                    self._present.expected_s(step),
+                    timeout_s=self._present.timeout_s(step),
+                )
             if failure is None:
                 self._ran.append(step.id)
                 return

@@ -1,5 +1,6 @@
 """The environments of a run's steps and engines: as the profile's `environments` chooses them, where it has that."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -43,6 +44,13 @@ class Environments(BaseModel):
         """What results made in it depend on. Raises UsageError for unknown requirements, and a wrong Python."""
         chosen = self._chosen(name)
         return environments.given(chosen.python).hash if chosen.python else locked_hash(self.requirements(name))
+
+    def packages(self, name: Name) -> Mapping[str, str]:
+        """Names and versions of what is in it, or will be once it is made. Raises as `hash`."""
+        chosen = self._chosen(name)
+        if chosen.python:
+            return environments.given(chosen.python).packages
+        return environments.locked_packages(self.requirements(name))
 
     def find(self, name: Name) -> environments.Environment | None:
         """It, or None while it is not made. Raises as `hash`."""

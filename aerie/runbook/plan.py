@@ -22,6 +22,8 @@ from aerie.runbook.step import Decision
 
 __all__ = ["Finding", "Made", "Plan", "PlannedStep", "Present", "Selection", "select"]
 
+_PATIENCE = 3  # times the planned seconds: a plan that is off by half is still seen through
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
@@ -248,6 +250,10 @@ class Present:
             told = planning.budget(step.id, self._loaded.values, self._measured(step))
         return told or Budget(disk_bytes=step.disk_bytes)
 
+    def timeout_s(self, step: Step) -> float:
+        """Seconds after which the step is ended: the runbook's, or more where its budget is of hours."""
+        return max(step.timeout_s, _PATIENCE * (self.budget(step).seconds or 0))
+
     def _planning(self) -> ModuleType | None:
         name = self._loaded.runbook.planning
         return importlib.import_module(name) if name else None
@@ -264,8 +270,6 @@ class Present:
         budget = self.budget(step)
         planning = self._planning()
         obstacle = planning.obstacle(step.id, self._loaded.values) if planning else ""
-        if not obstacle and budget.seconds is not None and budget.seconds > step.timeout_s:
-            obstacle = f"it takes about {budget.seconds:,.0f} s, and its timeout_s is {step.timeout_s:,g}"
         return PlannedStep(
             id=step.id,
             title=step.title,

@@ -61,7 +61,7 @@ def _section(step: Step, loaded: Loaded, schema: Schema) -> Iterator[str]:
     yield str(code.doc).strip()
     yield ""
     yield f"- needs: {', '.join(step.needs) or 'nothing'}"
-    yield f"- runs in: the {step.environment} environment, at most {step.timeout_s:g} s{_watched(step)}"
+    yield f"- runs in: the {step.environment} environment, at most {step.timeout_s:g} s{_more(loaded)}{_watched(step)}"
     if step.disk_bytes:
         yield f"- may write: {step.disk_bytes / 1e6:,.0f} MB"
     gate = getattr(code, "gate", None)
@@ -78,6 +78,10 @@ def _section(step: Step, loaded: Loaded, schema: Schema) -> Iterator[str]:
         yield f"| value | {loaded.profile} | allowed | meaning |"
         yield "|---|---|---|---|"
         yield from rows
+
+
+def _more(loaded: Loaded) -> str:
+    return ", or three times what is planned" if loaded.runbook.planning else ""
 
 
 def _watched(step: Step) -> str:

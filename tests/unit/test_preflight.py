@@ -84,6 +84,10 @@ def test_on_gpus_the_target_follows_the_profile_alone():
     assert [preflight.shape_on_gpus(name)[0] for name in ("auto", "mla", "llama")] == ["mla", "mla", "llama"]
 
 
+MADE = {"python": ""}
+VALUES = {"environments": {"engine": MADE, "train": MADE}}
+
+
 def evidence(**changes):
     cpu = {"model": "some processor", "cores": 2, "flags": ["avx2"]} | changes.pop("cpu", {})
     return {
@@ -97,6 +101,7 @@ def evidence(**changes):
         "shape": {"name": "llama", "reason": "no AMX"},
         "arithmetic": {"dtype": "float32", "reason": "no bf16"},
         "device": {"type": "cpu", "reason": "the profile has no engine.gpus"},
+        "gpus": None,
     } | changes
 
 
@@ -128,22 +133,22 @@ def evidence(**changes):
     ],
 )
 def test_the_gate_stops_where_the_engine_cannot_run(changes, said):
-    verdict = preflight.gate(evidence(**changes), {})
+    verdict = preflight.gate(evidence(**changes), VALUES)
     assert verdict.decision is (Decision.STOP if said else Decision.GO)
     assert said is None or [said in reason for reason in verdict.reasons] == [True]
 
 
 def test_a_missing_python_is_said_and_does_not_stop():
-    verdict = preflight.gate(evidence(environments_python=None), {})
+    verdict = preflight.gate(evidence(environments_python=None), VALUES)
     assert (verdict.decision, "downloads" in verdict.reasons[-1]) == (Decision.GO, True)
 
 
 def test_the_gate_gives_every_reason_at_once():
-    assert len(preflight.gate(evidence(machine="Darwin arm64", glibc="", cpu={"flags": []}), {}).reasons) == 3
+    assert len(preflight.gate(evidence(machine="Darwin arm64", glibc="", cpu={"flags": []}), VALUES).reasons) == 3
 
 
 def test_evidence_of_another_processor_is_stale(monkeypatch):
     monkeypatch.setattr(preflight, "_cpuinfo", lambda: ICE_LAKE)
     seen = preflight._flags_of_interest(preflight.parse_cpuinfo(SAPPHIRE_RAPIDS).flags)
-    assert "amx_bf16" in (preflight.stale({"cpu": {"flags": seen}}) or "")
-    assert preflight.stale({"cpu": {"flags": ["avx2", "avx512f"]}}) is None
+    assert "amx_bf16" in (preflight.stale({"cpu": {"flags": seen}, "gpus": None}) or "")
+    assert preflight.stale({"cpu": {"flags": ["avx2", "avx512f"]}, "gpus": None}) is None

@@ -1,6 +1,7 @@
 """The production profile: its plan adds up to the story's figures, and what does not fit or cannot run is refused."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +16,10 @@ from aerie.errors import AerieError
 from aerie.runbook import runner, spec
 from aerie.runbook.budget import Budget, Measured
 from aerie.runbook.fit import refuse_what_cannot_run
-from aerie.runbook.plan import Plan
+from aerie.runbook.plan import Plan, Present
 
 CARD = 97_887 * 2**20  # of an RTX PRO 6000 Blackwell with 96 GB, as NVML tells it
-CANNOT_RUN = {"preflight", "target", "baseline-drafter", "parity"}
+CANNOT_RUN = {"target", "baseline-drafter", "parity"}
 
 
 @pytest.fixture(scope="module")
@@ -189,12 +190,21 @@ def test_environments_for_cpus_are_refused_where_gpus_are_to_serve(kimi: Profile
     assert planning.obstacle("environments", changed(tiny, engine={"name": "sglang"})) != ""
 
 
-def test_steps_whose_timeouts_are_those_of_a_tiny_target_are_told(told: Plan) -> None:
-    obstacles = {step.id: step.obstacle for step in told.steps}
-    assert obstacles["serve-base"] == "it takes about 2,032 s, and its timeout_s is 1,200"
-    assert "its timeout_s is 2,400" in obstacles["control"]
-    with pytest.raises(AerieError, match=r"profile kimi-k2\.5.*preflight: .*parity: .*Nothing was started"):
+def test_what_cannot_run_is_told_step_by_step(told: Plan) -> None:
+    with pytest.raises(AerieError, match=r"profile kimi-k2\.5.*target: .*parity: .*Nothing was started"):
         refuse_what_cannot_run(replace(fitting(told), steps=told.steps))
+
+
+def test_hours_are_not_cut_by_the_timeouts_of_a_tiny_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with runner.open_journal() as journal:
+        of = {name: Present(journal, spec.load("eagle3", name), "localhost") for name in ("kimi-k2.5", "tiny")}
+        steps = spec.load("eagle3").runbook.steps
+        control, export = (next(step for step in steps if step.id == name) for name in ("control", "export"))
+        planned = of["kimi-k2.5"].budget(control).seconds
+        assert planned and of["kimi-k2.5"].timeout_s(control) == 3 * planned > control.timeout_s
+        assert of["kimi-k2.5"].timeout_s(export) == export.timeout_s, "its budget has no time"
+        assert of["tiny"].timeout_s(control) == control.timeout_s
 
 
 def test_the_tiny_profile_is_counted_as_before(tiny: Profile) -> None:

@@ -51,11 +51,11 @@ def test_a_run_with_a_step_that_cannot_run_starts_none(counted: Quick) -> None:
     refuse_what_cannot_run(plan)
 
 
-def test_a_step_that_would_exceed_its_timeout_is_an_obstacle(counted: Quick) -> None:
-    plan = runner.plan("quick", directory=counted.directory, overrides=["fetch.words=50"])
-    assert next(step for step in plan.steps if step.id == "fetch").obstacle == (
-        "it takes about 25 s, and its timeout_s is 20"
-    )
+def test_a_step_that_is_planned_to_take_longer_gets_the_time(counted: Quick) -> None:
+    ended = counted.run(overrides=["fetch.words=50"], until="fetch")
+    assert ended.code == 0
+    given = {entry.step: entry.data["timeout_s"] for entry in counted.entries() if entry.kind == "step.intended"}
+    assert given == {"look": 20, "fetch": 75}, "three times the 25 s of its budget, as its timeout_s is 20"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 from .definition import Service, Weights
 
-__all__ = ["Stop", "judge"]
+__all__ = ["Stop", "judge", "of_gpus"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ def judge(service: Service, snapshot: Mapping[str, Any], own: Collection[str] = 
     own: units that will have been stopped by then; that they use the GPUs is no reason.
     """
     stops = [stop for weights in service.weights for stop in _of_weights(weights, snapshot["weights"]["staged"])]
-    return (*stops, *_of_gpus(service.gpus, snapshot, own)) if service.gpus else tuple(stops)
+    return (*stops, *of_gpus(service.gpus, snapshot, own)) if service.gpus else tuple(stops)
 
 
 def _of_weights(weights: Weights, staged: Mapping[str, Any]) -> Iterator[Stop]:
@@ -60,7 +60,8 @@ def _of_weights(weights: Weights, staged: Mapping[str, Any]) -> Iterator[Stop]:
             )
 
 
-def _of_gpus(count: int, snapshot: Mapping[str, Any], own: Collection[str]) -> Iterator[Stop]:
+def of_gpus(count: int, snapshot: Mapping[str, Any], own: Collection[str] = ()) -> Iterator[Stop]:
+    """Every reason why `count` of the snapshot's GPUs cannot be used: missing, lost, unwell, busy. own: as in judge."""
     driver, gpus = snapshot["driver"], snapshot["gpus"]
     if driver["loaded_version"] is None or not isinstance(gpus, list):
         seen = driver["nvml_error"] or "the driver is not loaded"
