@@ -132,3 +132,10 @@ def test_everything_that_is_wrong_is_shown_at_once() -> None:
         "  expected steps",
         "  remedy   Did you mean steps?",
     ]
+
+
+def test_a_program_that_ends_does_not_look_through_its_memory_first():
+    code = "import atexit, gc, sys; atexit.register(lambda: print(gc.get_freeze_count(), file=sys.stderr))\n"
+    argv = [sys.executable, "-c", f"{code}from aerie.program import main; main()", "--version"]
+    done = subprocess.run(argv, cwd=repository(), capture_output=True, text=True, check=True)
+    assert int(done.stderr) > 1000

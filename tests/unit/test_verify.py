@@ -1,5 +1,6 @@
 """Verification: what hosts gave as values, as a screen, as JSON and JUnit, and how a run ends."""
 
+import gc
 import io
 import json
 import time
@@ -258,10 +259,12 @@ def test_tests_that_were_begun_for_a_host_that_is_never_read_are_ended(tmp_path)
     end = time.monotonic() + 60
     with testing.HostTests([module], timeout_s=60) as tests:
         tests.begin(a_host(), "a", is_live=False)
+        assert gc.get_freeze_count() > 0
         while not (pid.exists() and pid.read_text()):
             assert time.monotonic() < end
             time.sleep(0.05)
     assert not Path("/proc", pid.read_text()).exists()
+    assert gc.get_freeze_count() == 0  # a program that goes on frees its garbage again
 
 
 def test_a_process_that_breaks_off_is_an_error_of_that_host(tmp_path):
