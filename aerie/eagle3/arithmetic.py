@@ -61,9 +61,11 @@ def captured(profile: "Profile") -> Captured:
     """What a run of a target that is made captures at the most: answers of full length, in fp32 as some processors need
     it.
     """
+    corpus = profile.corpus
     return Captured(
         samples=profile.synthesis.prompts,
-        tokens_per_sample=_PROMPT_TOKENS + profile.synthesis.max_tokens,
+        tokens_per_sample=(corpus.max_prompt_tokens if corpus.prompts else _PROMPT_TOKENS)
+        + profile.synthesis.max_tokens,
         layers=len(profile.drafter.aux_layers) + 1,
         hidden=max(shape.hidden_size for shape in (profile.target.mla, profile.target.llama) if shape),
         number_bytes=4,

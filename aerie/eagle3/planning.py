@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from aerie.eagle3 import own_prompts
 from aerie.eagle3.arithmetic import KEPT, Captured, captured
 from aerie.eagle3.profile import Figures, Profile, Staged
 from aerie.errors import AerieError
@@ -20,6 +21,7 @@ __all__ = ["budget", "obstacle"]
 _CHECKPOINTS = 4  # the three that the trainer keeps, and the copy beside the evidence
 _BYTES_PER_PARAMETER = 14  # of a checkpoint: the weight in bf16, and three numbers of the optimizer in fp32
 _PROMPTS = 3583  # of the embedded corpus with its 40 held-out ones left out (Python 3.11)
+_EMBEDDED = "from Python's documentation: corpus.prompts takes a file of more"
 _FEWER_SAMPLES = "fewer synthesis.prompts or a smaller synthesis.max_tokens"
 _LESS_CACHE = "a smaller engine.max_num_seqs or engine.max_model_len"
 
@@ -309,11 +311,21 @@ def _no_manifest(chosen: Staged | None) -> str:
 def _target_obstacle(profile: Profile) -> str:
     if wrong := _no_manifest(profile.target.staged):
         return wrong
-    if profile.synthesis.prompts > _PROMPTS:
-        return (
-            f"it has {_PROMPTS:,} prompts, from Python's documentation, for {profile.synthesis.prompts:,} of synthesis"
-        )
-    return ""
+    wanted, corpus = profile.synthesis.prompts, profile.corpus
+    try:
+        count, source = _prompts(corpus.prompts, corpus.held_out) if corpus.prompts else (_PROMPTS, _EMBEDDED)
+    except AerieError as error:
+        return str(error)
+    return f"it has {count:,} prompts, {source}, for {wanted:,} of synthesis" if wanted > count else ""
+
+
+@cache
+def _prompts(path: str, held_out: int) -> tuple[int, str]:
+    """(How many to train on, where they come from) of a file. The step may leave out some more, as too long."""
+    file = own_prompts.read(Path(path))
+    parts = own_prompts.split(file.rows, held_out)
+    left_out = f"{file.lines - len(file.rows):,} repeated, {parts.same + parts.sharing:,} too near to held-out ones"
+    return len(parts.train), f"of {file.lines:,} lines of {path}, {held_out:,} held out, {left_out}"
 
 
 def _environments_obstacle(profile: Profile) -> str:

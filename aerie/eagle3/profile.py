@@ -1,5 +1,6 @@
 """The values of the eagle3 runbook: names, types, units, ranges. The numbers themselves are in the profiles."""
 
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -76,10 +77,26 @@ class Target(_Values):
 
 
 class Corpus(_Values):
-    """Text from Python's own documentation, as prompts and responses."""
+    """Prompts: those of a file, else questions about Python's own documentation, with its answers."""
 
     max_response_chars: Annotated[int, Field(ge=50, le=2000, description="of a docstring; whole paragraphs")]
-    held_out: Annotated[int, Field(ge=8, description="names kept from training and from synthesis")]
+    held_out: Annotated[int, Field(ge=8, description="prompts kept from training and from synthesis")]
+    prompts: Annotated[str, Field(description="absolute path of JSON lines; empty: Python's documentation")] = ""
+    max_prompt_tokens: Annotated[int, Field(ge=16, description="longer ones of the file are left out")] = 2048
+    template_options: Annotated[
+        dict[str, bool | int | float | str] | None,
+        Field(description="what the chat template is given, as its thinking mode; none: nothing is said of it"),
+    ] = None
+
+    @model_validator(mode="after")
+    def _a_file_says_how_it_is_rendered(self) -> Self:
+        if self.prompts and not Path(self.prompts).is_absolute():
+            raise ValueError(f"prompts {self.prompts}: expected an absolute path, steps run in folders of their own")
+        if self.prompts and self.template_options is None:
+            raise ValueError(
+                "prompts without template_options: expected the template's thinking mode, {} for no options"
+            )
+        return self
 
 
 class Drafter(_Values):
@@ -228,6 +245,12 @@ class Profile(_Values):
         layers = min(known)
         if self.drafter.aux_layers[-1] >= layers:
             raise ValueError(f"drafter.aux_layers {self.drafter.aux_layers}: expected ids below {layers} layers")
+        answer = max(self.synthesis.max_tokens, self.bench.max_tokens)
+        if self.corpus.prompts and self.corpus.max_prompt_tokens + answer > self.engine.max_model_len:
+            raise ValueError(
+                f"corpus.max_prompt_tokens {self.corpus.max_prompt_tokens} and an answer of {answer}: expected at most "
+                f"{self.engine.max_model_len} tokens, engine.max_model_len"
+            )
         if self.drafter.draft_vocab_size > self.target.vocab_size:
             raise ValueError(
                 f"drafter.draft_vocab_size {self.drafter.draft_vocab_size}: "

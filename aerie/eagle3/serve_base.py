@@ -1,8 +1,9 @@
 """The target served without speculation, measured once: what every drafter is compared with."""
 
+import asyncio
 from collections.abc import Mapping
 
-from aerie.eagle3 import serving
+from aerie.eagle3 import rendering, serving
 from aerie.eagle3.profile import Bench, Engine
 from aerie.engines import bench
 from aerie.runbook.step import Context, Json, Verdict, go, stop
@@ -26,6 +27,10 @@ Wait until it generates; `/health` alone is green too early. Send each prompt as
 `"temperature": 0, "stream": true, "return_token_ids": true`, and note when the first and the last token came.
 Tokens per second of one user leave out the first chunk, which is the time of the prompt.
 
+First the engine renders some of the prompts anew from their messages (POST `/tokenize` with `messages` and, as
+`chat_template_kwargs`, the options of step `target`), and every token must be the one that step `target` has there:
+another chat template, thinking mode or encoding would train a drafter on text that is never served.
+
 Weights that came in too slowly stop the run: the engine's log says how many seconds it loaded, and /proc of its process
 tree how much came from disk and by how many major faults. That tells a warm load from a cold one and from a fault storm
 (docs/weights.md); a target below 1 GiB is too little to judge.
@@ -37,11 +42,14 @@ The step `control` measures the same again, interleaved with the drafters; only 
 def run(context: Context) -> Mapping[str, Json]:
     """Serve, measure, stop."""
     engine, values = Engine(**context.values["engine"]), Bench(**context.values["bench"])
-    prompts = serving.read_prompts(context.inputs["target"].path / "prompts.held.jsonl", values.prompts)
+    target = context.inputs["target"]
+    files = [target.path / f"prompts.{part}.jsonl" for part in ("held", "train")]
+    prompts = serving.read_prompts(files[0], values.prompts)
     weights = serving.Weights.of(context)
     with serving.servers(context, engine, {"base": None}) as servers:
         server = servers["base"]
         loaded = weights.loaded_by(server)
+        rendered = asyncio.run(rendering.check(server, files, target.evidence["template_options"]))
         arm = bench.Arm(
             name="base",
             server=server,
@@ -58,6 +66,7 @@ def run(context: Context) -> Mapping[str, Json]:
         "engine": serving.engine_evidence(context, engine) | {"flags": list(server.launch.flags)},
         "start_s": server.start_s,
         "load": loaded,
+        "rendered_alike": rendered,
         "bench": {
             "start_s": server.start_s,
             "flags": list(server.launch.flags),

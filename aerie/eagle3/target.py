@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aerie.eagle3 import compute, corpus, head, rows, staged
+from aerie.eagle3 import compute, corpus, head, own_prompts, rows, staged
 from aerie.eagle3.profile import Corpus, Shape, Staged, Target
 from aerie.errors import AerieError
 from aerie.runbook.step import Context, Json, write_atomic
@@ -25,6 +25,13 @@ doc = """\
 Production has its target, a model of the lock (`target.staged` in the profile): this step then brings it to the host,
 every file verified against the manifest, and renders the prompts with its own chat template. `./invoke stage` does the
 same by hand. Else a target is made, from text that every Python ships.
+
+The prompts may be one's own: `corpus.prompts` names a file of JSON lines, `{"id"?, "messages": [...]}` or
+`{"id"?, "prompt": "..."}`. Every line is one, or the step names it by its number. Each prompt becomes one row, whatever
+it is called and however often it comes. Those of the `corpus.held_out` lowest hashes are held out; a prompt that is one
+of them in other spelling, or shares 13 words in a row with one, is not trained on either, and the evidence counts them.
+`corpus.template_options` is what the chat template is given, as Kimi's `{thinking: false}`; an option that the template
+never reads is refused. A conversation of several turns becomes one row, answered at its end.
 
 1. Collect questions about documented names of the standard library with their docstrings (`aerie/eagle3/corpus.py`).
    Keep `corpus.held_out` names apart by hash: neither such a name nor its text may occur in what is trained on,
@@ -67,22 +74,30 @@ def run(context: Context) -> Mapping[str, Json]:
         tokenizer, evidence = _staged(context, target.staged)
     else:
         tokenizer, evidence = _made(context, target, train, generic)
-    train_prompts = rows.prompts(tokenizer, train)
-    held_prompts = rows.prompts(tokenizer, held)
+    options = limits.template_options or {}
+    if limits.prompts:
+        train_prompts, held_prompts, told = rows.own(tokenizer, limits, options)
+        evidence["corpus"] = told
+    else:
+        train_prompts, held_prompts = (rows.prompts(tokenizer, pairs, options) for pairs in (train, held))
     _write_rows(context.out / "prompts.train.jsonl", train_prompts)
     _write_rows(context.out / "prompts.held.jsonl", held_prompts)
-    _write_rows(context.out / "generic.jsonl", rows.teacher_forced(tokenizer, generic))
+    _write_rows(context.out / "generic.jsonl", rows.teacher_forced(tokenizer, generic, options))
     return {
         **evidence,
         "shape": dict(context.inputs["preflight"].evidence["shape"]),
         "vocab_size": len(tokenizer),
         "train_prompts": len(train_prompts),
         "held_prompts": len(held_prompts),
+        "template_options": options,
     }
 
 
 def stale(evidence: Mapping[str, Json]) -> str | None:
-    """A staged target is no longer as it was verified."""
+    """A staged target is no longer as it was verified, or the file of prompts is another one by now."""
+    told = evidence.get("corpus")
+    if told and own_prompts.sha256(Path(told["file"])) not in (told["sha256"], None):
+        return f"{told['file']} holds other prompts by now"
     return staged.why_stale(evidence)
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "Question",
     "Served",
     "adapter",
+    "chat_rendering",
     "checked_length",
 ]
 
@@ -199,6 +200,12 @@ class Adapter(Protocol):
     ) -> Question:
         """A completion by token ids. top: log probabilities of so many best tokens; states: of a Capture server."""
 
+    def rendering(self, messages: Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> Question:
+        """For the token ids of a chat as its chat completions render it: `tokens` in the answer.
+
+        options: what the chat template is given beside the messages.
+        """
+
     def answer(self, event: Mapping[str, Any]) -> Answer:
         """Reads a response, or an event of its stream."""
 
@@ -213,6 +220,12 @@ class Adapter(Protocol):
 
     def switch_forced(self, forced: Forced, length: float) -> None:
         """Set the accept length of a running Forced server from its next verify step on."""
+
+
+def chat_rendering(messages: Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> Question:
+    """Adapter.rendering of both engines. SGLang takes messages there in 0.5.16 and 0.5.23, and text alone in 0.5.9."""
+    body = {"model": SERVED_NAME, "messages": [dict(turn) for turn in messages], "chat_template_kwargs": dict(options)}
+    return Question(path="/tokenize", body=body)
 
 
 def adapter(name: str) -> Adapter:

@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aerie.engines import sse
 from aerie.engines.acceptance import Acceptance
@@ -86,6 +86,14 @@ class Client:
         if answer.error:
             raise self.server.failure(f"error in the answer: {answer.error[:300]}")
         return answer
+
+    async def rendered(self, messages: Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> tuple[int, ...]:
+        """Token ids of a chat as the server's own chat template renders it with these options."""
+        question = self.server.launch.adapter.rendering(messages, options)
+        with self._losses():
+            async with self._session.post(self.server.url + question.path, json=question.body) as response:
+                await self._check(response)
+                return tuple((await response.json())["tokens"])
 
     async def top(self, tokens: Sequence[int], count: int) -> dict[int, float]:
         """Log probabilities of the `count` most likely next tokens, by token id."""

@@ -22,6 +22,7 @@ from aerie.engines.adapter import (
     Progress,
     Question,
     Served,
+    chat_rendering,
     checked_length,
 )
 from aerie.engines.counts import of_meta_info
@@ -127,6 +128,10 @@ class Sglang:
         if states:
             body["return_hidden_states"] = True
         return Question(path="/generate", body=body)
+
+    def rendering(self, messages: Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> Question:
+        """As Adapter.rendering."""
+        return chat_rendering(messages, options)
 
     def answer(self, event: Mapping[str, Any]) -> Answer:
         """As Adapter.answer. An event repeats the tokens before it unless the server streams increments."""

@@ -25,6 +25,7 @@ from aerie.engines.adapter import (
     Progress,
     Question,
     Served,
+    chat_rendering,
     checked_length,
 )
 from aerie.engines.metrics import families
@@ -124,6 +125,10 @@ class Vllm:
         if states:
             body["kv_transfer_params"] = {"include_output_tokens": True}
         return Question(path="/v1/completions", body=body)
+
+    def rendering(self, messages: Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> Question:
+        """As Adapter.rendering."""
+        return chat_rendering(messages, options)
 
     def answer(self, event: Mapping[str, Any]) -> Answer:
         """As Adapter.answer; acceptance is in the counters."""

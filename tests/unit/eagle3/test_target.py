@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from aerie.eagle3 import rows as rendered
 from aerie.eagle3 import target
 from aerie.eagle3.profile import Target
+from aerie.errors import AerieError
 from aerie.runbook.step import Context, Input
 
 SIZE = {"hidden_size": 64, "layers": 5, "steps": 2, "learning_rate": 1e-3}
@@ -27,7 +29,7 @@ VALUES = {
 }
 
 
-def run(folder: Path, shape: str) -> dict[str, Any]:
+def run(folder: Path, shape: str, **more: Any) -> dict[str, Any]:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     (folder / "out").mkdir()
@@ -41,7 +43,7 @@ def run(folder: Path, shape: str) -> dict[str, Any]:
         run="r",
         step="target",
         attempt=1,
-        values=VALUES,
+        values={**VALUES, "corpus": VALUES["corpus"] | more},
         inputs={"preflight": preflight},
         out=folder / "out",
         scratch=folder,
@@ -56,20 +58,23 @@ def rows(path: Path) -> list[Any]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("shape", ["mla", "llama"])
-def test_the_target_is_what_engine_and_trainer_need(tmp_path: Path, shape: str) -> None:
-    evidence = run(tmp_path, shape)
-    model = tmp_path / "out" / "model"
-    config = json.loads((model / "config.json").read_bytes())
+def check_the_model(folder: Path, evidence: dict[str, Any], shape: str) -> dict[str, Any]:
+    """Its config.json, once it is what the engine and the trainer need."""
+    model = folder / "out" / "model"
+    config: dict[str, Any] = json.loads((model / "config.json").read_bytes())
     index = json.loads((model / "model.safetensors.index.json").read_bytes())
     assert evidence["shape"]["name"] == shape
     assert (evidence["steps"], evidence["vocab_size"]) == (2, 512)
     assert 64 < evidence["tokens"] <= 2 * 2 * 64
     assert config["dtype"] == "bfloat16"
     assert {"lm_head.weight", "model.embed_tokens.weight", "model.norm.weight"} <= set(index["weight_map"])
-    if shape == "mla":
-        assert (config["topk_method"], config["scoring_func"]) == ("noaux_tc", "sigmoid")
-        assert (config["kv_lora_rank"], config["qk_rope_head_dim"]) == (512, 64)
+    return config
+
+
+def test_the_target_is_what_engine_and_trainer_need(tmp_path: Path) -> None:
+    config = check_the_model(tmp_path, run(tmp_path, "mla"), "mla")
+    assert (config["topk_method"], config["scoring_func"]) == ("noaux_tc", "sigmoid")
+    assert (config["kv_lora_rank"], config["qk_rope_head_dim"]) == (512, 64)
 
 
 def test_nothing_held_out_is_in_training_prompts_or_generic_text(tmp_path: Path) -> None:
@@ -90,6 +95,47 @@ def test_nothing_held_out_is_in_training_prompts_or_generic_text(tmp_path: Path)
     counted = [token for token, mask in zip(generic[0]["input_ids"], generic[0]["loss_mask"], strict=True) if mask]
     assert texts[0].endswith(f"<|assistant|>{tokenizer.decode(counted)}")
     assert counted[-1] == tokenizer.eos_token_id
+
+
+def test_prompts_of_ones_own_take_the_place_of_pythons(tmp_path: Path) -> None:
+    file = tmp_path / "own.jsonl"
+    turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+    entries = [{"prompt": f"Question {i}?"} for i in range(20)]
+    entries += [{"id": "talk", "messages": [*turns, {"role": "user", "content": "Why?"}]}, entries[3]]
+    entries += [{"id": "long", "prompt": "word " * 400}]
+    file.write_text("".join(json.dumps(one) + "\n" for one in entries))
+    evidence = run(tmp_path, "llama", prompts=str(file), template_options={}, max_prompt_tokens=64)
+    check_the_model(tmp_path, evidence, "llama")
+    told = evidence["corpus"]
+    assert (told["lines"], told["repeated"], told["too_long"]) == (23, 1, 1)
+    train, held = (rows(tmp_path / "out" / f"prompts.{part}.jsonl") for part in ("train", "held"))
+    assert (len(train), len(held)) == (evidence["train_prompts"], 8) == (13, 8)
+    assert len({row["id"] for row in train + held}) == 21
+    (talk,) = [row for row in train + held if row["id"] == "talk"]
+
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out" / "model")
+    assert tokenizer.decode(talk["input_ids"]) == "<|user|>Hi<|assistant|>Hello<eos><|user|>Why?<|assistant|>"
+    assert target.stale(evidence) is None
+    file.write_text("")
+    assert target.stale(evidence) == f"{file} holds other prompts by now"
+    file.unlink()
+    assert target.stale(evidence) is None  # what was made of it is there
+
+
+def test_an_option_that_the_template_never_reads_and_turns_that_it_refuses_are_told() -> None:
+    pytest.importorskip("transformers")
+    tokenizer = target.build_tokenizer(["Why is it so? Because."], 262)
+    chat = [[{"role": "user", "content": "Why?"}]]
+    with pytest.raises(AerieError, match=r"corpus\.template_options\.enable_thinking: 'a chat template that never"):
+        rendered.render(tokenizer, chat, {"enable_thinking": False})
+    plain = rendered.render(tokenizer, chat, {})
+    tokenizer.chat_template += "{% if thinking is false %}<eos>{% endif %}"
+    assert rendered.render(tokenizer, chat, {"thinking": False}) == [[*plain[0], tokenizer.eos_token_id]]
+    tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
+    with pytest.raises(AerieError, match="roles must alternate for Why"):
+        rendered.render(tokenizer, chat, {})
 
 
 def test_every_row_of_a_batch_starts_with_a_prompt_and_is_padded_at_its_end() -> None:
