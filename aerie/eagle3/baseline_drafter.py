@@ -150,14 +150,11 @@ def _states(
 ) -> "Iterator[tuple[Json, torch.Tensor, torch.Tensor]]":
     """Per row: [T, 3, H] after the aux layers and [T, H] after the final norm, computed as preflight chose."""
     import torch
-    from transformers import AutoModelForCausalLM
 
-    device = compute.device(context)
-    dtype = getattr(torch, context.inputs["preflight"].evidence["arithmetic"]["dtype"])
-    model = AutoModelForCausalLM.from_pretrained(target, dtype=dtype).to(device).eval().model
+    model = compute.model(context, target, context.inputs["preflight"].evidence["arithmetic"]["dtype"]).model
     with torch.no_grad():
         for row in rows:
-            tokens = torch.tensor([row["input_ids"]], device=device)
+            tokens = torch.tensor([row["input_ids"]], device=model.device)
             output = model(input_ids=tokens, output_hidden_states=True, use_cache=False)
             aux = torch.stack([output.hidden_states[layer][0] for layer in aux_layers], dim=1)
             yield row, aux, output.last_hidden_state[0]

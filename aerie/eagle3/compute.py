@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aerie.errors import AerieError
@@ -9,20 +10,22 @@ from aerie.runbook.step import Context, Json
 
 if TYPE_CHECKING:
     import torch
+    from transformers.modeling_utils import PreTrainedModel
 
-__all__ = ["CPU", "Launcher", "device", "launcher", "on_gpus"]
+__all__ = ["CPU", "Launcher", "device", "launcher", "model", "on_gpus"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launcher:
-    """How SpecForge is started: the module with its command line, its environment, its device's training options,
-    and the processes that train together, one for each GPU.
+    """How SpecForge is started: the module with its command line, its environment, its device's training options, the
+    processes that train together, one for each GPU, and the threads of each that read samples ahead.
     """
 
     module: str
     environment: Mapping[str, str]
     options: Mapping[str, Json]
     processes: int = 1
+    readers: int = 0
 
 
 CPU = Launcher(
@@ -46,6 +49,7 @@ def on_gpus(count: int) -> Launcher:
         # share its optimizer with.
         options={"attention_backend": "sdpa", "fsdp_sharding": "NO_SHARD" if count == 1 else "SHARD_GRAD_OP"},
         processes=count,
+        readers=4,  # a sample of Kimi-K2.5 has 80 MB, for a step of a second or two
     )
 
 
@@ -72,6 +76,16 @@ def device(context: Context) -> "torch.device":
             remedy="Look at `nvidia-smi`, and take a build of PyTorch for this driver's CUDA.",
         )
     return torch.device(kind)
+
+
+def model(context: Context, folder: Path, dtype: str) -> "PreTrainedModel":
+    """The model in `folder` by transformers, on the run's device, to compute with and not to train."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    # The loop over experts: products of groups have a kernel of their own, which takes bf16 alone on GPUs.
+    loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), experts_implementation="eager")
+    return loaded.to(device(context)).eval()
 
 
 def _kind(context: Context) -> str:

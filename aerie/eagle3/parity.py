@@ -140,12 +140,10 @@ def _reference(context: Context, rows: Sequence[Json], dtype: str) -> "Iterator[
     """`layer_states` of each row by transformers in `dtype`, on the run's device, as tensors on the CPU."""
     # One model at a time: two of them may not fit, and the states of all rows at once may not either.
     import torch
-    from transformers import AutoModelForCausalLM
 
     torch.set_float32_matmul_precision("highest")  # not TF32, which has fewer digits than the errors looked for
-    folder, device = staged.folder(context.inputs["target"], "model"), compute.device(context)
     layers, last_state = (context.inputs["synthesize"].evidence[name] for name in ("layers", "last_state"))
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).to(device).eval()
+    model = compute.model(context, staged.folder(context.inputs["target"], "model"), dtype)
     for row in rows:
         states = layer_states(model, row["input_ids"][:-1], layers, last_state)
         yield {layer: state.cpu() for layer, state in states.items()}

@@ -217,7 +217,11 @@ def _configuration(plan: Plan, folder: Path, launcher: Launcher, steps: int) -> 
     }
     return {
         "model": model,
-        "data": {"hidden_states_path": str(plan.features), "max_length": plan.max_length, "dataloader_num_workers": 0},
+        "data": {
+            "hidden_states_path": str(plan.features),
+            "max_length": plan.max_length,
+            "dataloader_num_workers": launcher.readers,
+        },
         "training": {
             "strategy": "eagle3",
             "num_epochs": plan.epochs,
