@@ -141,7 +141,7 @@ def run(context: Context) -> Mapping[str, Json]:
     kind, asked = device(gpus)
     name, reason = shape_on_gpus(wanted) if gpus else shape(wanted, processor.flags)
     dtype, why = ("bfloat16", "GPUs multiply bf16 in hardware") if gpus else arithmetic(processor.flags)
-    packages = Environments.model_validate(values["environments"]).packages("engine")
+    chosen = Environments.model_validate(values["environments"])
     return {
         "cpu": {
             "model": processor.model,
@@ -153,8 +153,8 @@ def run(context: Context) -> Mapping[str, Json]:
         "glibc": " ".join(platform.libc_ver()).strip(),
         "has_libnuma": _has_library(),
         "python": platform.python_version(),
-        "environments_python": find_python(),
-        "engine_version": engine_version(values["engine"]["name"], packages),
+        "environments_python": find_python() if _made(values) else None,
+        "engine_version": engine_version(values["engine"]["name"], chosen.packages("engine")),
         "shape": {"name": name, "reason": reason},
         "arithmetic": {"dtype": dtype, "reason": why},
         "device": {"type": kind, "reason": asked},
@@ -165,14 +165,13 @@ def run(context: Context) -> Mapping[str, Json]:
 def gate(evidence: Mapping[str, Json], values: Mapping[str, Json]) -> Verdict:
     """Stops where the engine cannot run on this processor, or on these GPUs; every reason at once."""
     on_gpus = evidence["device"]["type"] == "cuda"
-    made = [name for name in NAMES if not values["environments"][name]["python"]]
-    reasons = [*_against_wheels(evidence, GLIBC_OF_GPUS if on_gpus else GLIBC)] if made else []
+    reasons = [*_against_wheels(evidence, GLIBC_OF_GPUS if on_gpus else GLIBC)] if _made(values) else []
     reasons += _against_gpus(evidence, values) if on_gpus else _against_cpu(evidence)
     if reasons:
         return stop(*reasons)
     reasons.append(f"target shape {evidence['shape']['name']}: {evidence['shape']['reason']}")
     reasons.append(f"computing in {evidence['arithmetic']['dtype']}: {evidence['arithmetic']['reason']}")
-    if made and evidence["environments_python"] is None:
+    if _made(values) and evidence["environments_python"] is None:
         reasons.append(f"this machine has no Python {PYTHON}; uv downloads one for the environments")
     return go(*reasons)
 
@@ -188,6 +187,11 @@ def stale(evidence: Mapping[str, Json]) -> str | None:
     if before == found:
         return None
     return f"the GPUs are now {', '.join(found) or 'none'}, were {', '.join(before) or 'none'}"
+
+
+def _made(values: Mapping[str, Json]) -> list[str]:
+    """The environments that are not given."""
+    return [name for name in NAMES if not values["environments"][name]["python"]]
 
 
 def _against_wheels(evidence: Mapping[str, Json], oldest: tuple[int, int]) -> Iterator[str]:
