@@ -78,11 +78,12 @@ def of(target: Path) -> Head:
 
 def _files(target: Path) -> dict[str, Path]:
     """Of every tensor, its file."""
-    from safetensors import safe_open
-
     target = target.resolve()
     if (index := target / _INDEX).exists():
         return {name: target / file for name, file in json.loads(index.read_bytes())["weight_map"].items()}
+
+    from safetensors import safe_open
+
     with safe_open(target / "model.safetensors", "pt") as file:
         return dict.fromkeys(file.keys(), target / "model.safetensors")
 

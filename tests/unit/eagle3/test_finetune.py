@@ -1,10 +1,12 @@
 """What may be trained on: the tokens that the target generated, all of them, and nothing else."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aerie.eagle3 import features
+from aerie.eagle3.features import Features
 from aerie.errors import AerieError
 
 
@@ -35,3 +37,19 @@ def test_agreement_counts_the_generated_tokens_that_the_states_predict(shift: in
     predicted = [6, 7, 7, 8]  # by the states of the four tokens that were read
     logits = torch.eye(10)[predicted].roll(shift, dims=0)
     assert features.agreement(logits, row) == (hits, 3)
+
+
+def test_features_that_are_there_are_not_made_again_unless_they_are_cut_short(tmp_path: Path) -> None:
+    with Features(tmp_path) as made:
+        for number in range(3):
+            made.path(number).write_bytes(bytes(10))
+            made.add(number, hits=number, tokens=5)
+        made.path(3).write_bytes(bytes(10))  # killed before its line
+    made.path(1).write_bytes(bytes(9))  # the machine lost its power
+    made.path(2).unlink()
+    with open(tmp_path / "features.jsonl", "a") as file:
+        file.write("[3, 4")  # killed within its line
+    with Features(tmp_path) as found:
+        assert found.there == {0: (0, 5)}
+        found.add(1, hits=1, tokens=5)
+    assert Features(tmp_path).there == {0: (0, 5), 1: (1, 5)}
