@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from aerie.eagle3 import serving, staged
+from aerie.eagle3.head import text_config
 from aerie.eagle3.profile import Drafter, Engine, Synthesis
 from aerie.eagle3.samples import Samples
 from aerie.engines.adapter import Capture, adapter
@@ -92,7 +93,7 @@ def run(context: Context) -> Mapping[str, Json]:
     target = context.inputs["target"]
     asked = serving.read_prompts(target.path / "prompts.train.jsonl", values.prompts)
     prompts = unique(asked)
-    config = json.loads((staged.folder(target, "model") / "config.json").read_text())
+    config = text_config(staged.folder(target, "model"))
     layers = (*drafter.aux_layers, config["num_hidden_layers"])
     captured = context.scratch / "captured"
     captured.mkdir()
