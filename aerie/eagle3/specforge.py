@@ -325,7 +325,9 @@ def vocabulary_map(counts: Mapping[int, int], draft_vocab_size: int, vocab_size:
 
 def _run(arguments: list[str], log: Path, launcher: Launcher, on_line: Callable[[str], None]) -> None:
     """Run SpecForge's command line, several processes of it under torchrun; its output goes on in `log`."""
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1", **launcher.environment}
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", **launcher.environment}
+    # Unbuffered, a line and its end are two writes, and the lines of several processes mix. The trainer flushes them.
+    environment.pop("PYTHONUNBUFFERED", None)
     command = [sys.executable, "-m"]
     if arguments[0] == "train" and launcher.processes > 1:
         # Not by SpecForge itself, which always starts its own module: on CPUs that is another one.
