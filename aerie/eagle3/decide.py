@@ -29,8 +29,10 @@ engine never says that another is better: the decision to move takes the same co
 """
 
 
-def decide(control: Control, cost: Mapping[str, Json], diagnosis: Mapping[str, Json], cpu: str) -> dict[str, Json]:
-    """The decision with its reasons, numbers in them. cpu: the processor's name, for what does not carry over."""
+def decide(
+    control: Control, cost: Mapping[str, Json], diagnosis: Mapping[str, Json], served_by: str
+) -> dict[str, Json]:
+    """The decision with its reasons, numbers in them. served_by: processor or GPUs, for what does not carry over."""
     verdict = diagnosis["verdict"]
     speedup = Spread.from_dict(cost["measured"]["finetuned"])
     first, *rest = diagnosis["reasons"]
@@ -39,11 +41,13 @@ def decide(control: Control, cost: Mapping[str, Json], diagnosis: Mapping[str, J
     return {
         "choice": choice,
         "reasons": [why, *_numbers(control, cost, speedup), f"diagnosis {verdict}; {first}", *(rest if faulty else ())],
-        "undecidable": undecidable(control, cost, speedup, cpu),
+        "undecidable": undecidable(control, cost, speedup, served_by),
     }
 
 
-def undecidable(control: Control, cost: Mapping[str, Json], speedup: Spread | None, cpu: str) -> list[dict[str, str]]:
+def undecidable(
+    control: Control, cost: Mapping[str, Json], speedup: Spread | None, served_by: str
+) -> list[dict[str, str]]:
     """Questions that an operator will ask and this run cannot answer, each with the reason."""
     engine = f"{control.engine} {control.version}"
     asked = [
@@ -53,7 +57,7 @@ def undecidable(control: Control, cost: Mapping[str, Json], speedup: Spread | No
         ),
         (
             "Do the rates, R and the speed-up hold on other hardware or for another model?",
-            f"they were measured on {cpu} with this target, these lengths and concurrencies "
+            f"they were measured on {served_by} with this target, these lengths and concurrencies "
             f"{', '.join(map(str, control.concurrencies))}; a CPU's R says nothing about a GPU's",
         ),
         ("What is the speed-up at a temperature above 0?", "only greedy decoding was run"),
@@ -120,8 +124,14 @@ def _about_acceptance(control: Control) -> list[tuple[str, str]]:
 def run(context: Context) -> Mapping[str, Json]:
     """The decision over the evidence of the steps before; touches no file and no engine."""
     evidence = {step: given.evidence for step, given in context.inputs.items()}
-    cpu = f"{evidence['preflight']['cpu']['model']}, {evidence['preflight']['cpu']['cores']} cores"
-    return decide(Control.from_dict(evidence["control"]), evidence["cost"], evidence["diagnose"], cpu)
+    served_by = _served_by(evidence["preflight"])
+    return decide(Control.from_dict(evidence["control"]), evidence["cost"], evidence["diagnose"], served_by)
+
+
+def _served_by(host: Mapping[str, Json]) -> str:
+    if host["gpus"] is None:
+        return f"{host['cpu']['model']}, {host['cpu']['cores']} cores"
+    return f"{host['device']['count']} x {host['gpus']['cards'][0]['name']}"
 
 
 def _choice(verdict: str, control: Control, cost: Mapping[str, Json], speedup: Spread | None) -> tuple[str, str]:

@@ -157,7 +157,7 @@ def run(context: Context) -> Mapping[str, Json]:
         "engine_version": engine_version(values["engine"]["name"], chosen.packages("engine")),
         "shape": {"name": name, "reason": reason},
         "arithmetic": {"dtype": dtype, "reason": why},
-        "device": {"type": kind, "reason": asked},
+        "device": {"type": kind, "reason": asked, "count": gpus["tensor_parallel"] if gpus else 0},
         "gpus": cards.read() if gpus else None,
     }
 

@@ -48,7 +48,7 @@ def test_it_has_the_decision_and_the_journals_times(report, finished):
     summary = report[0].summary
     assert (summary["run"], summary["profile"], summary["state"]) == (finished.summary.run, "tiny", "done")
     assert summary["decision"]["choice"] == "serve"
-    assert [step["state"] for step in summary["steps"]] == ["done"] * 15
+    assert [step["state"] for step in summary["steps"]] == ["done"] * 16
     assert all(step["wall_s"] > 0 and step["started_at"].endswith("Z") for step in summary["steps"])
     assert summary["wall_s"] > 0
 
