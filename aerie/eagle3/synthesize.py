@@ -12,16 +12,16 @@ from aerie.eagle3 import serving, staged
 from aerie.eagle3.head import text_config
 from aerie.eagle3.profile import Drafter, Engine, Synthesis
 from aerie.eagle3.samples import Samples
-from aerie.engines.adapter import Capture, adapter
+from aerie.engines.adapter import Capture, Question, adapter
 from aerie.engines.bench import Prompt
-from aerie.engines.client import connect, crowd
+from aerie.engines.client import Client, connect, crowd
 from aerie.engines.server import Server
 from aerie.engines.states import States, awaited
 from aerie.errors import AerieError
 from aerie.pagecache import PassBy
 from aerie.runbook.step import Context, Json, write_atomic
 
-__all__ = ["doc", "run", "sample", "unique"]
+__all__ = ["Extraction", "doc", "run", "sample", "unique"]
 
 doc = """
 A drafter learns what this target says, so the training text is the target's own: greedy responses to the training
@@ -127,6 +127,33 @@ def run(context: Context) -> Mapping[str, Json]:
     }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extraction:
+    """Samples with their states from a Capture server. layers: of each position; captured: where the server writes."""
+
+    client: Client
+    captured: Path
+    layers: int
+    samples: Samples
+    passing: PassBy
+
+    async def take(self, number: int, prompt: Prompt, question: Question) -> tuple[int, int, int]:
+        """(Generated tokens, bytes of states that the engine wrote, bytes that are kept); the sample is kept then.
+
+        Raises AerieError for an answer without states, or with states that are not its own.
+        """
+        answer = await self.client.ask(question)
+        row = sample(number, prompt, answer.token_ids)
+        if answer.states_file is None:
+            raise self.client.server.failure("an answer without its file of hidden states")
+        written = self.captured / answer.states_file
+        states = await asyncio.to_thread(_checked, written, row, self.layers)
+        kept_bytes = await asyncio.to_thread(self.samples.add, row, states, self.passing)
+        written_bytes = written.stat().st_size
+        written.unlink()
+        return len(answer.token_ids), written_bytes, kept_bytes
+
+
 async def _generate(
     context: Context,
     server: Server,
@@ -141,6 +168,7 @@ async def _generate(
     made = _Made()
     waiting = iter([(number, prompt) for number, prompt in enumerate(prompts) if prompt.id not in samples.there])
     async with connect(server) as client:
+        extraction = Extraction(client=client, captured=captured, layers=layers, samples=samples, passing=passing)
 
         async def user() -> None:
             for number, prompt in waiting:
@@ -151,16 +179,10 @@ async def _generate(
                     seed=number,
                     states=True,
                 )
-                answer = await client.ask(question)
-                row = sample(number, prompt, answer.token_ids)
-                if answer.states_file is None:
-                    raise server.failure("an answer without its file of hidden states")
-                written = captured / answer.states_file
-                states = await asyncio.to_thread(_checked, written, row, layers)
-                made.kept_bytes += await asyncio.to_thread(samples.add, row, states, passing)
-                made.written_bytes += written.stat().st_size
-                made.tokens += len(answer.token_ids)
-                written.unlink()
+                tokens, written_bytes, kept_bytes = await extraction.take(number, prompt, question)
+                made.tokens += tokens
+                made.written_bytes += written_bytes
+                made.kept_bytes += kept_bytes
                 context.progress(len(samples.there), len(prompts), unit="prompts")
 
         await crowd(values.concurrency, user)
