@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from aerie.findings import catalogue
-from aerie.gpus import proving
+from aerie.gpus import here
 from aerie.gpus.proof import Proof, parse
 from aerie.runbook.step import Context, Json, Verdict, go, stop
 
@@ -33,8 +32,8 @@ def run(context: Context) -> Mapping[str, Json]:
     expected = gpus["tensor_parallel"]
     cards = context.inputs["preflight"].evidence["gpus"]["cards"][:expected]
     context.progress(0, unit="parts", note=f"{expected} GPUs")
-    proof = proving.prove_here(
-        context.scratch / "code",
+    proof = here.prove(
+        context.scratch,
         uuids=[card["uuid"] for card in cards],
         python=str(context.interpreters["train"]) if expected > 1 else "",
     )
@@ -81,6 +80,8 @@ def _faults(proof: Proof, expected: int) -> Iterator[str]:
 
 
 def _reason(finding: str, seen: str, expected: str) -> str:
+    from aerie.findings import catalogue  # half a second, for a run that stops here
+
     made = catalogue.make(finding, seen=seen, expected=expected, host="this host")
     return f"{seen}; expected {expected} ({finding}). {made.remedy}"
 

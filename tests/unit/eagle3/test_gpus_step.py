@@ -9,7 +9,7 @@ import pytest
 
 from aerie.eagle3 import gpus
 from aerie.errors import AerieError
-from aerie.gpus import proving
+from aerie.gpus import here
 from aerie.gpus.proof import parse
 from aerie.paths import repository
 from aerie.runbook.step import Context, Decision, Input
@@ -98,7 +98,7 @@ def test_those_that_a_server_takes_are_proven_and_two_of_them_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(proving, "prove_here", lambda folder, **more: asked.append(more) or {"schema": "x"})
+    monkeypatch.setattr(here, "prove", lambda folder, **more: asked.append(more) or {"schema": "x"})
     for count in (1, 2):
         gpus.run(context(tmp_path, {"tensor_parallel": count}))
     assert asked == [
@@ -108,7 +108,7 @@ def test_those_that_a_server_takes_are_proven_and_two_of_them_together(
 
 
 def test_without_a_driver_the_proof_itself_says_so(tmp_path: Path) -> None:
-    document = proving.prove_here(tmp_path / "code", uuids=["GPU-0"], python="", limit_s=20)
+    document = here.prove(tmp_path, uuids=["GPU-0"], python="", limit_s=20)
     proof = parse(document)
     assert proof.gpus == () and proof.start_error
     decision, (said,) = verdict(dict(document), expected=1)
@@ -117,6 +117,6 @@ def test_without_a_driver_the_proof_itself_says_so(tmp_path: Path) -> None:
 
 def test_code_that_does_not_run_is_a_fault_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = subprocess.CompletedProcess(args=[], returncode=1, stdout=b"", stderr=b"ImportError: no module")
-    monkeypatch.setattr(proving.subprocess, "run", lambda *arguments, **options: ended)
+    monkeypatch.setattr(here.subprocess, "run", lambda *arguments, **options: ended)
     with pytest.raises(AerieError, match="ImportError: no module"):
-        proving.prove_here(tmp_path / "code", uuids=[], python="")
+        here.prove(tmp_path, uuids=[], python="")
