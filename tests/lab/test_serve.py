@@ -228,10 +228,32 @@ def test_a_drafter_that_fails_leaves_the_one_before_serving(
     assert generated(host) == "200"
 
 
+# The last good run, as if of every verify step the first draft had been accepted: random weights accept next to none.
+BETTER = """
+import json
+path = "/var/lib/aerie/engine/acceptance/tiny.json"
+kept = json.load(open(path))
+for one in kept["good"][0]["prompts"].values():
+    steps = one["verify_steps"]
+    one.update(accepted=steps, accepted_by_position=[steps, *[0] * (len(one["accepted_by_position"]) - 1)])
+json.dump(kept, open(path, "w"))
+"""
+
+
+def test_a_drafter_that_accepts_less_than_the_last_good_run_is_kept_out(
+    host: LabHost, started: dict[str, Any], call: Call, said: Said
+) -> None:
+    assert started["change"]["acceptance"]["prompts"] == 24
+    said(host, "python3", "-c", BETTER)
+    code, outcome = call(host, *SERVE, "--engine", "vllm", "--drafter", "second", "--yes")
+    assert (code, outcome["change"]["outcome"], outcome["status"]["state"]["live"]) == (1, "kept", "blue")
+    assert "engine.acceptance-fell: τ 2.000 → 1." in outcome["change"]["why"]
+
+
 def test_a_drafter_is_swapped_and_taken_back(
     host: LabHost, started: dict[str, Any], generated: Callable[[LabHost], str], call: Call, said: Said
 ) -> None:
-    code, outcome = call(host, *SERVE, "--engine", "vllm", "--drafter", "second", "--yes")
+    code, outcome = call(host, *SERVE, "--engine", "vllm", "--drafter", "second", "--accept-fall", "--yes")
     assert (code, outcome["change"]["outcome"], outcome["status"]["state"]["live"]) == (0, "switched", "green")
     assert generated(host) == "200"
     assert "8102" in said(host, "cat", "/etc/aerie/engine/front.d/tiny.conf")
