@@ -19,7 +19,7 @@ from typing import Any
 
 from aerie.errors import AerieError
 
-__all__ = ["SCHEMA", "States", "awaited", "pack", "read_kept", "read_states"]
+__all__ = ["SCHEMA", "States", "awaited", "header", "pack", "read_kept", "read_states"]
 
 SCHEMA = "aerie.hidden-states/1"
 _SIZES = {"BF16": 2, "F32": 4}  # bytes of a number
@@ -98,22 +98,32 @@ def pack(states: States) -> bytes:
     parts: dict[str, tuple[str, bytes]] = {"token_ids": ("I64", tokens), "plane.high": ("U8", high)}
     for place in range(size - 1):
         parts[f"plane.{place}"] = ("U8", states.numbers[place::size])
-    header: dict[str, Any] = {
-        "__metadata__": {
-            "schema": SCHEMA,
-            "dtype": states.dtype,
-            "shape": json.dumps(states.shape),  # the format has only text here
-            "sha256": _digest(states.numbers, tokens),
-        }
+    about = {
+        "schema": SCHEMA,
+        "dtype": states.dtype,
+        "shape": json.dumps(states.shape),  # the format has only text here
+        "sha256": _digest(states.numbers, tokens),
     }
+    head = header(
+        {
+            name: (dtype, (len(data) // 8 if dtype == "I64" else len(data),), len(data))
+            for name, (dtype, data) in parts.items()
+        },
+        about,
+    )
+    return b"".join((head, *(data for _, data in parts.values())))
+
+
+def header(tensors: Mapping[str, tuple[str, tuple[int, ...], int]], about: Mapping[str, str] | None = None) -> bytes:
+    """How a safetensors file begins. tensors: (type, shape, bytes) of each, in the order of their bytes in the file."""
+    fields: dict[str, Any] = {"__metadata__": dict(about)} if about else {}
     start = 0
-    for name, (dtype, data) in parts.items():
-        count = len(data) // 8 if dtype == "I64" else len(data)
-        header[name] = {"dtype": dtype, "shape": [count], "data_offsets": [start, start + len(data)]}
-        start += len(data)
-    text = json.dumps(header, separators=(",", ":")).encode()
+    for name, (dtype, shape, size) in tensors.items():
+        fields[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, start + size]}
+        start += size
+    text = json.dumps(fields, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # the format wants the tensors aligned
-    return b"".join((struct.pack("<Q", len(text)), text, *(data for _, data in parts.values())))
+    return struct.pack("<Q", len(text)) + text
 
 
 def read_kept(path: Path) -> States:

@@ -9,6 +9,7 @@ state is the one after the final norm, for that is what the engine has at that p
 import fcntl
 import logging
 import os
+from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,13 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+
+from aerie.engines.states import header
 
 __all__ = ["FOLDER", "LAYERS", "Capturer", "install"]
 
 FOLDER = "AERIE_CAPTURE_FOLDER"  # variables of the server's environment
 LAYERS = "AERIE_CAPTURE_LAYERS"
 
+_TYPES = {torch.bfloat16: "BF16", torch.float32: "F32"}
 _WRITERS = 2
 _log = logging.getLogger(__name__)
 
@@ -138,9 +141,7 @@ class Capturer:
         try:
             states = torch.cat(taken.parts)
             states = states.view(len(states), len(self._layers) + 1, self._hidden)
-            # The last token was never an input: it has no state.
-            token_ids = torch.tensor(tokens[: len(states)], dtype=torch.int64)
-            save_file({"hidden_states": states, "token_ids": token_ids}, self._folder / f"{rid}.safetensors")
+            _save(self._folder / f"{rid}.safetensors", states, tokens)
         except Exception:
             _log.exception("the states of request %s are not written", rid)  # who waits for the file sees none
         finally:
@@ -160,6 +161,19 @@ def install() -> None:
     HookRegistry.register(f"{srt}.model_executor.model_runner.ModelRunner.forward", capturer.settle, HookType.AFTER)
     HookRegistry.register(f"{srt}.{results}.process_batch_result_prefill", capturer.prefill, HookType.AROUND)
     HookRegistry.register(f"{srt}.{results}.process_batch_result_decode", capturer.decode, HookType.AROUND)
+
+
+def _save(path: Path, states: torch.Tensor, tokens: Sequence[int]) -> None:
+    """Write without a copy of the numbers: safetensors makes one, and the scheduler waits for the interpreter."""
+    numbers = memoryview(states.view(torch.uint8).numpy()).cast("B")
+    token_ids = array("q", tokens[: len(states)])  # the last token was never an input: it has no state
+    parts = {
+        "hidden_states": (_TYPES[states.dtype], tuple(states.shape), numbers.nbytes),
+        "token_ids": ("I64", (len(token_ids),), 8 * len(token_ids)),
+    }
+    with open(path, "wb") as file:
+        for data in (header(parts), numbers, token_ids):
+            file.write(data)
 
 
 def _arrived(batch: Any, result: Any) -> torch.Tensor | None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("safetensors")
 
 from aerie.engines.sglang_plugin.hidden_states import Capturer  # noqa: E402
 from aerie.engines.states import awaited  # noqa: E402
