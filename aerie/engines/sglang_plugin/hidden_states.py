@@ -1,9 +1,9 @@
 """SGLang's plugin that writes hidden states to files: those of chosen layers and the last one, of the same pass.
 
-SGLang itself gives out the last state or those of chosen layers, never both (0.5.16 and 0.5.23, read), and as JSON: 20
-characters for a number of two bytes, made by the scheduler's own loop. Here the last state joins the chosen ones where
-the engine gathers them, and what a request has becomes a file when it ends; the answer has no numbers. The last
-state is the one after the final norm, for that is what the engine has at that place.
+SGLang itself gives out the last state or those of chosen layers, never both (0.5.16 and 0.5.23, read), and as JSON: 11
+characters for a number of two bytes, made by the scheduler's own loop, and read at 8 MB of states a second (measured).
+Here the last state joins the chosen ones where the engine gathers them, and what a request has becomes a file when it
+ends; the answer has no numbers. The last state is the one after the final norm: that is what the engine has there.
 """
 
 import fcntl

@@ -1,15 +1,23 @@
 """The pure parts of the serving steps: what they compare, count and drop."""
 
+import asyncio
 import json
+import struct
 from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from aerie.eagle3 import serve_base, serving
 from aerie.eagle3.control import divergence, forced, gap_nats
-from aerie.eagle3.synthesize import sample, unique
+from aerie.eagle3.samples import Samples
+from aerie.eagle3.synthesize import Extraction, sample, unique
+from aerie.engines.adapter import Answer, Question
 from aerie.engines.bench import Prompt
+from aerie.engines.states import header, read_kept
 from aerie.errors import AerieError
+from aerie.pagecache import PassBy
 from aerie.runbook.step import Decision
 from aerie.weights import load
 
@@ -64,6 +72,52 @@ def test_loss_counts_on_the_response_alone():
         "loss_mask": [0, 0, 1, 1, 1],
         "states": "states/00007.safetensors",
     }
+
+
+@pytest.mark.parametrize("folder", ["", "elsewhere"], ids=["named-from-the-folder", "named-as-a-whole"])
+def test_a_sample_is_kept_with_its_states_and_the_engines_file_goes(tmp_path, folder):
+    captured, kept = tmp_path / "captured", tmp_path / "kept"
+    written = (tmp_path / folder if folder else captured) / "7f.safetensors"
+    for one in (captured, kept, written.parent):
+        one.mkdir(exist_ok=True)
+    numbers = struct.pack("<12H", *range(12))
+    parts = {"hidden_states": ("BF16", (3, 2, 2), 24), "token_ids": ("I64", (3,), 24)}
+    written.write_bytes(header(parts) + numbers + struct.pack("<3q", 3, 4, 8))
+    written.with_name("7f.safetensors.lock").touch()
+
+    async def ask(question):
+        return Answer(token_ids=(8, 9), states_file=written if folder else Path(written.name))
+
+    one = prompt("p", 3, 4)
+    with Samples(kept, [one]) as samples, PassBy() as passing:
+        extraction = Extraction(
+            client=SimpleNamespace(ask=ask), captured=captured, layers=2, samples=samples, passing=passing
+        )
+        tokens, written_bytes, kept_bytes = asyncio.run(extraction.take(0, one, Question(path="/", body={})))
+    row = samples.there["p"]
+    assert (tokens, row["input_ids"], row["loss_mask"]) == (2, [3, 4, 8, 9], [0, 0, 1, 1])
+    states = read_kept(kept / row["states"])
+    assert (states.shape, states.token_ids, states.numbers) == ((3, 2, 2), (3, 4, 8), numbers)
+    assert (written_bytes > 48, kept_bytes) == (True, (kept / row["states"]).stat().st_size)
+    assert list(tmp_path.rglob("7f*")) == []
+
+
+def test_states_of_another_request_are_not_kept(tmp_path):
+    parts = {"hidden_states": ("BF16", (1, 2, 1), 4), "token_ids": ("I64", (1,), 8)}
+    (tmp_path / "7f").write_bytes(header(parts) + struct.pack("<2Hq", 1, 2, 5))
+    (tmp_path / "7f.lock").touch()
+
+    async def ask(question):
+        return Answer(token_ids=(8,), states_file=Path("7f"))
+
+    one = prompt("p", 3)
+    with Samples(tmp_path, [one]) as samples, PassBy() as passing:
+        extraction = Extraction(
+            client=SimpleNamespace(ask=ask), captured=tmp_path, layers=2, samples=samples, passing=passing
+        )
+        with pytest.raises(AerieError, match="another request's states"):
+            asyncio.run(extraction.take(0, one, Question(path="/", body={})))
+    assert samples.there == {}
 
 
 def test_prompts_are_read_in_order_and_too_few_are_an_error(tmp_path):
