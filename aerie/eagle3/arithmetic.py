@@ -1,12 +1,12 @@
 """Sizes and times of a run from its counts: bytes of hidden states and of features, hours from rates. Pure."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from aerie.eagle3.profile import Profile
+    from aerie.eagle3.profile import Profile, Target
 
-__all__ = ["KEPT", "Captured", "captured", "hours"]
+__all__ = ["KEPT", "Captured", "captured", "hours", "parameters"]
 
 # Of the bytes of bf16 states: aerie/engines/states.py on states of the tiny target, 2026-11; the floor by entropy of
 # their bits is 0.656.
@@ -59,7 +59,7 @@ class Captured:
 
 def captured(profile: "Profile") -> Captured:
     """What a run of a target that is made captures at the most: answers of full length, in fp32 as some processors need
-    it.
+    it; on GPUs in bf16.
     """
     corpus = profile.corpus
     return Captured(
@@ -68,8 +68,28 @@ def captured(profile: "Profile") -> Captured:
         + profile.synthesis.max_tokens,
         layers=len(profile.drafter.aux_layers) + 1,
         hidden=max(shape.hidden_size for shape in (profile.target.mla, profile.target.llama) if shape),
-        number_bytes=4,
+        number_bytes=2 if profile.engine.gpus else 4,
     )
+
+
+def parameters(shape: Literal["mla", "llama"], target: "Target") -> int:
+    """Of the target that is made with this shape; 0 where the profile has none. A test holds it against the model."""
+    size = target.mla if shape == "mla" else target.llama
+    if size is None:
+        return 0
+    width, inner = size.hidden_size, size.hidden_size // 2
+    if shape == "llama":
+        heads = width // 64
+        attention = 64 * width * 2 * (heads + max(1, heads // 2))
+        each = size.layers * (attention + 3 * width * (width * 11 // 4) + 2 * width)
+        return each + (2 * target.vocab_size + 1) * width
+    queries = inner * (width + 1 + size.heads * (size.head_dim + 64))
+    latent = 576 * width + 512 + 512 * size.heads * 2 * size.head_dim
+    attention = queries + latent + size.heads * size.head_dim * width
+    experts = size.experts * width + (size.experts + 1) * 3 * width * inner
+    dense = 3 * width * 2 * width
+    layers = size.layers * (attention + 2 * width) + dense + (size.layers - 1) * experts
+    return layers + (2 * target.vocab_size + 1) * width
 
 
 def hours(amount: float, per_second: float) -> float:

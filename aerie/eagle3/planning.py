@@ -11,19 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from aerie.eagle3 import own_prompts
-from aerie.eagle3.arithmetic import KEPT, Captured, captured
+from aerie.eagle3.arithmetic import KEPT, Captured
+from aerie.eagle3.made import FEWER_SAMPLES, LESS_CACHE, of_made
 from aerie.eagle3.profile import Figures, Profile, Staged
 from aerie.errors import AerieError
 from aerie.runbook.budget import Budget, Measured, Share
 
 __all__ = ["budget", "obstacle"]
 
-_CHECKPOINTS = 4  # the three that the trainer keeps, and the copy beside the evidence
-_BYTES_PER_PARAMETER = 14  # of a checkpoint: the weight in bf16, and three numbers of the optimizer in fp32
 _PROMPTS = 3583  # of the embedded corpus with its 40 held-out ones left out (Python 3.11)
 _EMBEDDED = "from Python's documentation: corpus.prompts takes a file of more"
-_FEWER_SAMPLES = "fewer synthesis.prompts or a smaller synthesis.max_tokens"
-_LESS_CACHE = "a smaller engine.max_num_seqs or engine.max_model_len"
 
 
 def budget(step: str, profile: Profile, measured: Measured | None) -> Budget | None:
@@ -31,52 +28,13 @@ def budget(step: str, profile: Profile, measured: Measured | None) -> Budget | N
     counted = _OF_FIGURES.get(step) if profile.figures else None
     if counted and profile.figures:
         return counted(profile, profile.figures, measured)
-    made = _OF_MADE.get(step)
-    return made(profile, measured) if made else None
+    return of_made(step, profile, measured)
 
 
 def obstacle(step: str, profile: Profile) -> str:
     """Why the step cannot run with these values, "" where it can."""
     found = _OBSTACLES.get(step)
     return found(profile) if found else ""
-
-
-# ------------------------------------------------------------------------------------------- a target that is made
-
-
-def _made_synthesize(profile: Profile, measured: Measured | None) -> Budget:
-    """States on the disk, those that the engine still holds back included; time by the measured rate."""
-    counts, new_tokens = captured(profile), profile.synthesis.prompts * profile.synthesis.max_tokens
-    seconds, rate = None, ""
-    if measured and (tok_s := measured.evidence["tok_s"]):
-        start_s = measured.evidence["start_s"]
-        seconds = start_s + new_tokens / tok_s
-        rate = f"; {new_tokens:,} new tokens at {tok_s:,.0f}/s, as measured, after {start_s:.0f} s"
-    return Budget(
-        disk_bytes=counts.state_bytes,
-        seconds=seconds,
-        basis=(
-            f"{counts.samples:,} samples of at most {counts.tokens_per_sample:g} tokens, {counts.layers} layers of "
-            f"{counts.hidden} numbers each in fp32{rate}",
-        ),
-        smaller=(_FEWER_SAMPLES,),
-    )
-
-
-def _made_finetune(profile: Profile, measured: Measured | None) -> Budget:
-    """Features as the trainer reads them, and checkpoints."""
-    counts = captured(profile)
-    # fc, query, key, value and output, three matrices of twice the width, and lm_head (draft_config in specforge.py).
-    parameters = counts.hidden * (16 * counts.hidden + profile.drafter.draft_vocab_size)
-    checkpoints = _CHECKPOINTS * _BYTES_PER_PARAMETER * parameters
-    return Budget(
-        disk_bytes=counts.feature_bytes + checkpoints,
-        basis=(
-            f"{counts.samples:,} features, uncompressed for the trainer, of at most {counts.tokens_per_sample:g} "
-            f"tokens; {checkpoints / 1e6:.0f} MB of checkpoints",
-        ),
-        smaller=(_FEWER_SAMPLES,),
-    )
 
 
 # ------------------------------------------------------------------------------------------------ a target of figures
@@ -151,7 +109,7 @@ def _synthesize(profile: Profile, figures: Figures, measured: Measured | None) -
         profile, figures, seconds=seconds, basis=(size, f"{basis}; {rates}"), disk_bytes=kept,
         share=Share(value="synthesis.prompts", count=counts.samples, bytes_each=kept / counts.samples),
         smaller=(
-            f"{_FEWER_SAMPLES}; the states are kept without loss already, at {kept / counts.state_bytes:.0%}",
+            f"{FEWER_SAMPLES}; the states are kept without loss already, at {kept / counts.state_bytes:.0%}",
             "no layer can be left out: the drafter reads three, and the trainer the last one",
         ),
     )  # fmt: skip
@@ -224,7 +182,7 @@ def _on_gpus(profile: Profile, figures: Figures, **more: Any) -> Budget:
         ram_bytes=size,
         gpus=gpus.tensor_parallel,
         gpu_bytes=wanted,
-        gpu_smaller=(f"{_LESS_CACHE}; the weights alone ask for {least:.1f} GB",),
+        gpu_smaller=(f"{LESS_CACHE}; the weights alone ask for {least:.1f} GB",),
         **more,
     )
 
@@ -349,10 +307,6 @@ _OBSTACLES: Mapping[str, Callable[[Profile], str]] = {
     "target": _target_obstacle,
     "baseline-drafter": lambda profile: _no_manifest(profile.baseline.staged),
     "parity": _parity_obstacle,
-}
-_OF_MADE: Mapping[str, Callable[[Profile, Measured | None], Budget]] = {
-    "synthesize": _made_synthesize,
-    "finetune": _made_finetune,
 }
 _OF_FIGURES: Mapping[str, Callable[[Profile, Figures, Measured | None], Budget]] = {
     "target": _target,

@@ -1,7 +1,11 @@
 """The profile that runs on one GPU: what it fits together with, and its plan."""
 
+import math
+
 import pytest
 
+from aerie.eagle3 import planning
+from aerie.eagle3.arithmetic import parameters
 from aerie.eagle3.profile import Profile
 from aerie.engines import capability
 from aerie.engines.capability import Wish
@@ -31,3 +35,29 @@ def test_its_values_fit_each_other(small: Profile) -> None:
     assert small.engine.max_num_seqs >= max(small.synthesis.concurrency, *small.bench.concurrency)
     assert small.corpus.held_out >= max(small.bench.prompts, small.cost.prompts)
     assert not small.engine.fits_side_by_side(3 + len(small.cost.accept_lengths)), "two starts count the same memory"
+
+
+def test_the_plan_counts_what_the_made_target_takes_on_its_gpu(small: Profile) -> None:
+    of = {step: planning.budget(step, small, None) for step in ("environments", "target", "serve-base", "control")}
+    count = parameters("mla", small.target)
+    assert count > 100_000_000
+    target, served = of["target"], of["serve-base"]
+    assert target and served and of["environments"]
+    assert target.disk_bytes == 2 * count
+    assert target.gpu_bytes == 16 * count + 12 * small.target.batch * small.target.sequence * small.target.vocab_size
+    assert served.gpu_bytes == math.ceil((2 * count + 32 * 1024 * 12 * 2304) / 0.4)
+    assert (served.gpus, of["control"]) == (1, served)
+    assert of["environments"].disk_bytes == 20_000_000_000
+    tokens = small.synthesis.prompts * (48 + small.synthesis.max_tokens)
+    assert (planning.budget("synthesize", small, None) or served).disk_bytes == tokens * 4 * 1024 * 2
+
+
+def test_given_environments_take_no_disk(small: Profile) -> None:
+    there = {"engine": {"python": "/opt/python"}, "train": {"python": "/opt/python"}}
+    given = planning.budget("environments", Profile.model_validate(small.model_dump() | {"environments": there}), None)
+    assert given is not None and given.disk_bytes == 0
+
+
+def test_every_step_of_its_plan_can_run(small: Profile) -> None:
+    steps = [step.id for step in spec.load("eagle3").runbook.steps]
+    assert {step: why for step in steps if (why := planning.obstacle(step, small))} == {}

@@ -3,16 +3,20 @@
 import itertools
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+import yaml
 
 from aerie.eagle3 import rows as rendered
 from aerie.eagle3 import target
+from aerie.eagle3.arithmetic import parameters
 from aerie.eagle3.profile import Target
 from aerie.errors import AerieError
+from aerie.paths import repository
 from aerie.runbook.step import Context, Input
 
+PROFILES = repository() / "runbooks" / "eagle3" / "profiles"
 SIZE = {"hidden_size": 64, "layers": 5, "steps": 2, "learning_rate": 1e-3}
 VALUES = {
     "target": {
@@ -169,3 +173,13 @@ def test_rescaled_states_are_near_one_and_give_the_same_outputs(shape: str) -> N
 def test_the_learning_rate_warms_up_stays_and_falls() -> None:
     shares = [target.learning_rate_share(step, 100) for step in (0, 19, 40, 70, 99)]
     assert shares == pytest.approx([0.05, 1, 1, 0.5, 0.02], abs=1e-3)
+
+
+@pytest.mark.parametrize("profile", ["tiny", "gpu-small"])
+@pytest.mark.parametrize("shape", ["mla", "llama"])
+def test_a_plan_counts_the_parameters_of_the_model_that_is_built(shape: Literal["mla", "llama"], profile: str) -> None:
+    torch = pytest.importorskip("torch")
+    values = Target.model_validate(yaml.safe_load((PROFILES / f"{profile}.yml").read_text())["target"])
+    with torch.device("meta"):
+        built = target.build_model(shape, values)
+    assert parameters(shape, values) == sum(parameter.numel() for parameter in built.parameters())
