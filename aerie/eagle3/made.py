@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from aerie.eagle3.arithmetic import captured, parameters
 from aerie.eagle3.profile import Profile
@@ -48,7 +49,7 @@ def _synthesize(profile: Profile, measured: Measured | None) -> Budget:
         start_s = measured.evidence["start_s"]
         seconds = start_s + new_tokens / tok_s
         rate = f"; {new_tokens:,} new tokens at {tok_s:,.0f}/s, as measured, after {start_s:.0f} s"
-    return Budget(
+    states = Budget(
         disk_bytes=counts.state_bytes,
         seconds=seconds,
         basis=(
@@ -57,14 +58,19 @@ def _synthesize(profile: Profile, measured: Measured | None) -> Budget:
         ),
         smaller=(FEWER_SAMPLES,),
     )
+    if profile.engine.gpus is None:
+        return states
+    served = _serving(profile, measured)
+    return replace(
+        states, gpus=served.gpus, gpu_bytes=served.gpu_bytes, gpu_smaller=served.gpu_smaller,
+        basis=(*states.basis, *served.basis),
+    )  # fmt: skip
 
 
 def _finetune(profile: Profile, measured: Measured | None) -> Budget:
     """Features as the trainer reads them, and checkpoints."""
     counts = captured(profile)
-    # fc, query, key, value and output, three matrices of twice the width, and lm_head (draft_config in specforge.py).
-    parameters = counts.hidden * (16 * counts.hidden + profile.drafter.draft_vocab_size)
-    checkpoints = _CHECKPOINTS * _BYTES_PER_PARAMETER * parameters
+    checkpoints = _checkpoints(profile)
     return Budget(
         disk_bytes=counts.feature_bytes + checkpoints,
         basis=(
@@ -73,6 +79,31 @@ def _finetune(profile: Profile, measured: Measured | None) -> Budget:
         ),
         smaller=(FEWER_SAMPLES,),
     )
+
+
+def _baseline(profile: Profile, measured: Measured | None) -> Budget | None:
+    """As the fine-tuning, on rows of the manual that are cut at a sequence."""
+    values, counts = profile.baseline, captured(profile)
+    if values.samples is None:  # a drafter is staged instead
+        return None
+    rows = replace(counts, samples=values.samples, tokens_per_sample=profile.target.sequence)
+    checkpoints = _checkpoints(profile)
+    return Budget(
+        disk_bytes=rows.feature_bytes + checkpoints,
+        basis=(
+            f"{rows.samples:,} features of at most {rows.tokens_per_sample:g} tokens; {checkpoints / 1e6:.0f} MB of "
+            "checkpoints",
+        ),
+        smaller=("fewer baseline.samples",),
+    )
+
+
+def _checkpoints(profile: Profile) -> int:
+    """Bytes of a drafter's checkpoints."""
+    hidden = captured(profile).hidden
+    # fc, query, key, value and output, three matrices of twice the width, and lm_head (draft_config in specforge.py).
+    drafter = hidden * (16 * hidden + profile.drafter.draft_vocab_size)
+    return _CHECKPOINTS * _BYTES_PER_PARAMETER * drafter
 
 
 def _target(profile: Profile, measured: Measured | None) -> Budget:
@@ -117,8 +148,9 @@ _COUNTED: Mapping[str, Callable[[Profile, Measured | None], Budget | None]] = {
     "synthesize": _synthesize,
     "finetune": _finetune,
 }
-_ON_GPUS: Mapping[str, Callable[[Profile, Measured | None], Budget]] = {
+_ON_GPUS: Mapping[str, Callable[[Profile, Measured | None], Budget | None]] = {
     "target": _target,
+    "baseline-drafter": _baseline,
     "serve-base": _serving,
     "control": _serving,
 }

@@ -49,7 +49,11 @@ def test_the_plan_counts_what_the_made_target_takes_on_its_gpu(small: Profile) -
     assert (served.gpus, of["control"]) == (1, served)
     assert of["environments"].disk_bytes == 20_000_000_000
     tokens = small.synthesis.prompts * (48 + small.synthesis.max_tokens)
-    assert (planning.budget("synthesize", small, None) or served).disk_bytes == tokens * 4 * 1024 * 2
+    synthesized, baseline = (planning.budget(step, small, None) for step in ("synthesize", "baseline-drafter"))
+    assert synthesized and baseline and small.baseline.samples
+    assert (synthesized.disk_bytes, synthesized.gpu_bytes) == (tokens * 4 * 1024 * 2, served.gpu_bytes)
+    features = small.baseline.samples * small.target.sequence * (4 * 1024 * 2 + 16)
+    assert baseline.disk_bytes == features + 4 * 14 * 1024 * (16 * 1024 + small.drafter.draft_vocab_size)
 
 
 def test_given_environments_take_no_disk(small: Profile) -> None:
