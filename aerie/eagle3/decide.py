@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from aerie.eagle3.measured import Control, Spread
 from aerie.runbook.step import Context, Json
 
-__all__ = ["LOOPING", "decide", "doc", "run", "undecidable"]
+__all__ = ["LOOPING", "decide", "doc", "run", "served_by", "undecidable"]
 
 # Random prompts brought 74.6 % acceptance where chat had 48.5 %, by answers that repeat themselves (tokenspeed#1305).
 # Text has well above 0.9 of its pairs of neighbouring tokens once; the limit is our choice.
@@ -124,11 +124,12 @@ def _about_acceptance(control: Control) -> list[tuple[str, str]]:
 def run(context: Context) -> Mapping[str, Json]:
     """The decision over the evidence of the steps before; touches no file and no engine."""
     evidence = {step: given.evidence for step, given in context.inputs.items()}
-    served_by = _served_by(evidence["preflight"])
-    return decide(Control.from_dict(evidence["control"]), evidence["cost"], evidence["diagnose"], served_by)
+    control = Control.from_dict(evidence["control"])
+    return decide(control, evidence["cost"], evidence["diagnose"], served_by(evidence["preflight"]))
 
 
-def _served_by(host: Mapping[str, Json]) -> str:
+def served_by(host: Mapping[str, Json]) -> str:
+    """The processor or the GPUs that serve, by preflight's evidence."""
     if host["gpus"] is None:
         return f"{host['cpu']['model']}, {host['cpu']['cores']} cores"
     return f"{host['device']['count']} x {host['gpus']['cards'][0]['name']}"

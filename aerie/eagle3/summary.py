@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from aerie.eagle3.decide import served_by
 from aerie.eagle3.measured import BASE, DRAFTERS, Control, Run, Spread
 from aerie.eagle3.outcome import outcome
 from aerie.runbook.step import Json
@@ -64,7 +65,8 @@ def summarize(
         "started_at": started_at,
         "wall_s": wall_s,
         "engine": _engine(evidence),
-        "host": _pick(evidence.get("preflight"), "cpu", "memory_bytes", "machine", "python"),
+        "host": _pick(evidence.get("preflight"), "cpu", "gpus", "memory_bytes", "machine", "python"),
+        "served_by": served_by(evidence["preflight"]) if "preflight" in evidence else None,
         "target": _target(evidence),
         "baseline": _plain(control, evidence.get("serve-base")),
         "drafters": {name: _drafter(control, name) for name in DRAFTERS},

@@ -142,3 +142,11 @@ def test_a_missed_expectation_is_on_top(evidence):
 def test_text_from_evidence_is_escaped(evidence):
     hostile = {**evidence, "preflight": {**evidence["preflight"], "machine": "<script>alert(1)</script>"}}
     assert "<script>" not in html.page(recorded.summary(hostile), hostile)
+
+
+def test_it_names_the_gpus_that_served(evidence):
+    cards = [{"name": "NVIDIA H200"}]
+    host = evidence["preflight"] | {"gpus": {"cards": cards, "driver": "580.159.04"}, "device": {"count": 1}}
+    text = html.page(recorded.summary(evidence | {"preflight": host}), evidence)
+    assert "on 1 x NVIDIA H200." in text
+    assert "1 x NVIDIA H200, driver 580.159.04; " in text
