@@ -1,4 +1,4 @@
-"""The kept run of profile gpu-small on an H200: what is derived follows from what was measured, and the page says it."""
+"""The kept run of profile gpu-small on an H200: what is derived follows from what was measured; the page says it."""
 
 import json
 
@@ -47,12 +47,12 @@ def test_its_one_gap_is_within_what_the_profile_allows_since_then():
 
 
 def test_the_page_has_its_figures():
-    target, synthesis, probe = evidence("target"), evidence("synthesize"), evidence("cost")
+    target, synthesis, states, probe = map(evidence, ("target", "synthesize", "parity", "cost"))
     figures = [
         f"{target['parameters']:,} parameters",
         f"{target['tok_s']:,.0f} tokens/s",
         f"{synthesis['tok_s']:,.0f} tokens/s; kept at {synthesis['bytes_per_byte']:.3f} of bf16",
-        f"mean error {evidence('parity')['mean_rel']:.4f}; bf16 alone makes {evidence('parity')['reference_bf16_mean_rel']:.4f}",
+        f"mean error {states['mean_rel']:.4f}; bf16 alone makes {states['reference_bf16_mean_rel']:.4f}",
         f"{evidence('finetune')['tokens']:,} tokens",
         f"R {probe['R_median']:.2f} by a forced length; S {probe['measured']['finetuned']['median']:.2f}",
     ]
