@@ -58,7 +58,7 @@ def undecidable(
         (
             "Do the rates, R and the speed-up hold on other hardware or for another model?",
             f"they were measured on {served_by} with this target, these lengths and concurrencies "
-            f"{', '.join(map(str, control.concurrencies))}; a CPU's R says nothing about a GPU's",
+            f"{', '.join(map(str, control.concurrencies))}; another processor, card or host has an R of its own",
         ),
         ("What is the speed-up at a temperature above 0?", "only greedy decoding was run"),
     ]
