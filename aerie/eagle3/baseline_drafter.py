@@ -100,6 +100,7 @@ def _trained(context: Context, baseline: Baseline) -> Mapping[str, Json]:
         drafter_config=config,
         vocab_map=vocab_map,
         features=features,
+        held_out=None,
         start=None,
         samples=len(rows),
         epochs=-(-baseline.steps // per_epoch),

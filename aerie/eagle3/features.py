@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -20,13 +20,16 @@ class Features:
     """The feature files in a folder, and a line for each in features.jsonl beside it, written after the file: what an
     earlier attempt made is not made again.
 
+    held_out: the numbers of the samples whose files lie in a folder of their own, which the trainer only judges by.
     `there` holds, by the sample's number, how many of its generated tokens its last states find, and how many it has.
     One writer at a time, within its `with`.
     """
 
-    def __init__(self, kept: Path) -> None:
-        self.folder = kept / "features"
-        self.folder.mkdir(exist_ok=True)
+    def __init__(self, kept: Path, held_out: Collection[int] = frozenset()) -> None:
+        self.folder, self.held_out_folder = kept / "features", kept / "held-out"
+        self._held_out = held_out
+        for folder in (self.folder, self.held_out_folder):
+            folder.mkdir(exist_ok=True)
         self._list = kept / "features.jsonl"
         self.there: dict[int, tuple[int, int]] = {}
         lines = []
@@ -52,7 +55,7 @@ class Features:
 
     def path(self, number: int) -> Path:
         """Of a sample's file."""
-        return self.folder / f"{number:06d}.ckpt"
+        return (self.held_out_folder if number in self._held_out else self.folder) / f"{number:06d}.ckpt"
 
     def add(self, number: int, hits: int, tokens: int) -> None:
         """The sample's file is written."""

@@ -1,9 +1,11 @@
 """Step finetune: the baseline drafter trained on the target's own answers."""
 
+import hashlib
 import json
+import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from aerie.eagle3 import compute, head, specforge, staged
@@ -14,7 +16,7 @@ from aerie.errors import AerieError
 from aerie.pagecache import PassBy, copy_tree
 from aerie.runbook.step import Context, Json
 
-__all__ = ["check_agreement", "check_layers", "check_usable", "doc", "run"]
+__all__ = ["check_agreement", "check_layers", "check_usable", "doc", "held_out", "run"]
 
 doc = """\
 The trainer is SpecForge: it comes from the project of SGLang, which serves in production, captures with that engine's
@@ -29,7 +31,8 @@ MLA attention.
    Nothing is truncated, and a state that is not finite ends the step. Features and states pass by the page cache, where
    the weights lie that are served next. `lm_head` on the state before a generated token must find that token, in 99 of
    100 if the answers are greedy. Nine answers of ten must have two tokens or more, and the drafter to start from no
-   `norm_output`.
+   `norm_output`. The samples whose ids have the lowest hashes, `finetune.held_out` of all and at least 16, and a batch
+   for each process, are kept from the training in a folder of their own.
 2. Make the trainer a target of its own (`aerie/eagle3/head.py`): a link to the file with `lm_head` and embedding, an
    index of these two, and a config.json with the sizes at its top. Kimi-K2.5's own has them one level down, and
    SpecForge fails on it; the 595 GB of its other files are then not touched either.
@@ -39,10 +42,11 @@ MLA attention.
         model: {target_model_path: target, lm_head_key: lm_head.weight, embedding_key: model.embed_tokens.weight,
                 draft_model_config: drafter, vocab_mapping_path: vocab_map.pt,
                 torch_dtype: bfloat16}    # float32 where preflight chose it
-        data: {hidden_states_path: features, max_length: 107, dataloader_num_workers: 0}    # 107: the longest sample
-        training: {strategy: eagle3, num_epochs: 3, max_steps: 750, batch_size: 4, learning_rate: 2.0e-3,
-                   ttt_length: 3, attention_backend: sdpa, fsdp_sharding: NO_SHARD, log_interval: 15,
-                   save_interval: 38, max_checkpoints: 3}
+        data: {hidden_states_path: features, eval_hidden_states_path: held-out,
+               max_length: 107, dataloader_num_workers: 0}    # 107: the longest sample
+        training: {strategy: eagle3, num_epochs: 3, max_steps: 570, batch_size: 4, learning_rate: 2.0e-3,
+                   ttt_length: 3, attention_backend: sdpa, fsdp_sharding: NO_SHARD, log_interval: 11,
+                   eval_interval: 190, save_interval: 29, max_checkpoints: 3}
         deployment: {trainer: {nproc_per_node: 1}}
         output_dir: output
         run_id: drafter
@@ -64,8 +68,12 @@ MLA attention.
    `training.resume_from=output/drafter-latest` instead of the drafter, and on as many GPUs.
 5. Hold the step count against samples, batch and epochs. SpecForge drops the samples that fill no batch, other ones in
    every epoch: the evidence has their number.
+6. What the drafter can do is its accuracy on the held-out samples after the last step (`eval_accuracy`): that on a
+   training batch (`accuracy`) is far above it as soon as a few passes have gone over a small corpus. It is the
+   trainer's own evaluation, after every epoch (`eval_tau` has the accept length that each is worth).
 """
 
+_MIN_HELD_OUT = 16  # samples: some 800 tokens of the tiny profile, by which an accuracy is known to 0.02
 _MIN_USABLE = 0.9  # of the answers; our choice: none of 800 was too short in runs of the tiny profile
 _MIN_AGREEMENT = 0.5  # 0.99 with greedy answers; sampled ones agree less, states shifted by one hardly at all
 
@@ -80,26 +88,30 @@ def run(context: Context) -> Mapping[str, Json]:
     target = head.of(staged.folder(context.inputs["target"], "model"))
     check_layers(context.inputs["synthesize"].evidence["layers"], drafter)
     counts = _count(context.inputs["synthesize"].path)
-    check_usable(counts.usable, counts.samples)
-    with Features(context.kept) as features:
-        _write(context, target, features, counts.usable, dtype=arithmetic["dtype"])
+    check_usable(len(counts.usable), counts.samples)
+    launcher = compute.launcher(context)
+    ids = [one for one, _ in counts.usable]
+    held = held_out(ids, finetune.held_out, at_least=finetune.batch * launcher.processes)
+    with Features(context.kept, held) as features:
+        _write(context, target, features, len(ids), dtype=arithmetic["dtype"])
     agreed, generated = (sum(each) for each in zip(*features.there.values(), strict=True))
     check_agreement(agreed, generated)
 
-    launcher = compute.launcher(context)
+    trained = [tokens for number, (_, tokens) in enumerate(counts.usable) if number not in held]
     plan = specforge.Plan(
         target=target,
         drafter_config=baseline,
         vocab_map=context.inputs["baseline-drafter"].path / "vocab_map.pt",
         features=features.folder,
+        held_out=features.held_out_folder,
         start=baseline,
-        samples=counts.usable,
+        samples=len(trained),
         epochs=finetune.epochs,
         max_steps=None,
         batch=finetune.batch,
         learning_rate=finetune.learning_rate,
         ttt_length=drafter.ttt_length,
-        max_length=counts.longest,
+        max_length=max(tokens for _, tokens in counts.usable) + 1,
         dtype=arithmetic["dtype"],
     )
     curve, checkpoint = specforge.train(plan, context.kept, launcher, specforge.reporter(context))
@@ -112,28 +124,35 @@ def run(context: Context) -> Mapping[str, Json]:
         "trainer": specforge.trainer(),
         "arithmetic": arithmetic,
         "processes": launcher.processes,
-        "samples": counts.usable,
-        "samples_too_short": counts.samples - counts.usable,
+        "samples": len(trained),
+        "samples_held_out": len(held),
+        "samples_too_short": counts.samples - len(ids),
         "greedy_agreement": agreed / generated,
-        "samples_dropped_per_epoch": max(0, counts.usable - in_batches),
-        "tokens": counts.tokens,
+        "samples_dropped_per_epoch": max(0, len(trained) - in_batches),
+        "tokens": sum(trained),
         "epochs": finetune.epochs,
         "steps": steps,
         "loss": curve.loss,
         "accuracy": curve.accuracy,
+        **curve.evaluated(steps),
     }
+
+
+def held_out(ids: Sequence[str], share: float, *, at_least: int) -> frozenset[int]:
+    """The numbers of the samples that are kept from training: of the lowest hashes, so that their order is all the
+    same; `share` of them, at least 16 and `at_least`, by which every process has a batch of them.
+    """
+    count = max(math.ceil(share * len(ids)), _MIN_HELD_OUT, at_least)
+    ordered = sorted(range(len(ids)), key=lambda number: hashlib.sha256(ids[number].encode()).digest())
+    return frozenset(ordered[:count])
 
 
 @dataclass(slots=True, kw_only=True)
 class _Counts:
-    """Of a synthesis. usable: samples with something to draft; tokens: of these, the last one of each left out;
-    longest: tokens of the longest of these.
-    """
+    """Of a synthesis. usable: (id, tokens but for the last one) of each sample with something to draft."""
 
     samples: int = 0
-    usable: int = 0
-    tokens: int = 0
-    longest: int = 0
+    usable: list[tuple[str, int]] = field(default_factory=list)
 
 
 def _count(synthesis: Path) -> _Counts:
@@ -141,9 +160,7 @@ def _count(synthesis: Path) -> _Counts:
     for row in _rows(synthesis):
         counts.samples += 1
         if _is_usable(row):
-            counts.usable += 1
-            counts.tokens += len(row["input_ids"]) - 1
-            counts.longest = max(counts.longest, len(row["input_ids"]))
+            counts.usable.append((row["id"], len(row["input_ids"]) - 1))
     return counts
 
 

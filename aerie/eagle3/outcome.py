@@ -1,11 +1,10 @@
 """What worked, what failed, what is unknown, and what to try next: the run's evidence as four lists for a person."""
 
-import itertools
-import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from aerie.eagle3.diagnose import ORDINARY_R
+from aerie.engines.acceptance import tau_of
 from aerie.runbook.step import Json
 
 __all__ = ["Attempt", "attempts", "outcome"]
@@ -154,6 +153,6 @@ def _actions(summary: Mapping[str, Json]) -> Iterator[Attempt]:
 
 
 def _trained_tau(summary: Mapping[str, Json]) -> float | None:
-    """τ that the trainer's own accuracy is worth: one, and for each position the product of those up to it."""
-    accuracy = (summary["training"]["finetune"] or {}).get("accuracy")
-    return 1 + sum(itertools.accumulate(accuracy, operator.mul)) if accuracy else None
+    """τ that the trainer's own accuracy is worth on samples that it did not train on."""
+    accuracy = (summary["training"]["finetune"] or {}).get("eval_accuracy")
+    return tau_of(accuracy) if accuracy else None

@@ -151,9 +151,13 @@ class Parity(_Values):
 class Finetune(_Values):
     """Training of the drafter from the baseline on the target's own responses."""
 
-    epochs: Annotated[int, Field(ge=1, le=100, description="over all samples")]
+    epochs: Annotated[int, Field(ge=1, le=100, description="over all samples that are not held out")]
     batch: Count
     learning_rate: Rate
+    # Of 800 samples 40, some 2,000 tokens: one standard error of an accuracy is 0.01.
+    held_out: Annotated[
+        float, Field(gt=0, le=0.5, description="share of the samples that training leaves out, to judge the drafter by")
+    ] = 0.05
 
 
 class Bench(_Values):

@@ -24,6 +24,7 @@ import yaml
 
 from aerie.eagle3.compute import Launcher
 from aerie.eagle3.head import Head
+from aerie.engines.acceptance import tau_of
 from aerie.errors import AerieError
 from aerie.runbook.step import Context, Json, write_atomic
 
@@ -47,13 +48,14 @@ __all__ = [
 _LOG_LINES = 15  # of a failed process, in the error
 _RUN_ID = "drafter"
 _SAVES = 20  # checkpoints of a training: what a kill costs is at most a twentieth of it
-_CHECKPOINTS = 3  # that lie on the disk at once
+_CHECKPOINTS = 3  # that lie on the disk at once; the best one by held-out samples may be a fourth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """One training. target: whose lm_head and embedding it uses; start: an exported drafter whose weights it begins
-    with, None begins at random ones; batch: samples of each process in a step.
+    with, None begins at random ones; batch: samples of each process in a step; held_out: features that the drafter is
+    judged by after every epoch, None judges by none.
 
     vocab_map is not optional: on a start from weights without it SpecForge 0.2.0 counts a new map from the new data,
     keeps the rows of lm_head where they were, and says nothing.
@@ -63,6 +65,7 @@ class Plan:
     drafter_config: Path
     vocab_map: Path
     features: Path
+    held_out: Path | None
     start: Path | None
     samples: int
     epochs: int
@@ -76,10 +79,17 @@ class Plan:
 
 @dataclass(slots=True)
 class Curve:
-    """What the trainer logged. loss: [step, loss] of every logged step; accuracy: per drafted position, the last."""
+    """What the trainer logged. loss: [step, loss] of every logged step; accuracy: per drafted position, of one training
+    batch, the last; evaluations: [step, accuracy per position over all held-out samples].
+
+    An accuracy is teacher-forced: a position's right drafts among all places of the answers, each drafted after the
+    answer's own tokens and the drafter's own states (SpecForge 0.2.0, eagle3/model.py, read). Serving has the same
+    inputs where the drafts before were accepted, so it compares with acceptance given that, not with by_position.
+    """
 
     loss: list[tuple[int, float]] = field(default_factory=list)
     accuracy: list[float] = field(default_factory=list)
+    evaluations: list[tuple[int, list[float]]] = field(default_factory=list)
 
     def read(self, line: str) -> int | None:
         """Take in one line of the log; the step that it reports, if it is a new one: every process reports it.
@@ -90,10 +100,14 @@ class Curve:
         if not match:
             return None
         step = int(match[1])
-        if self.loss and step <= self.loss[-1][0]:
-            return None
         # The trainer prints a dict's repr, in which a broken loss is the bare name nan or inf.
         metrics = ast.literal_eval(re.sub(r"\b(nan|inf)\b", "'\\1'", match[2]))
+        if evaluated := metrics.get("eval/per_position_acc"):
+            if not self.evaluations or step > self.evaluations[-1][0]:
+                self.evaluations.append((step, evaluated))
+            return None
+        if self.loss and step <= self.loss[-1][0]:
+            return None
         loss = float(metrics["loss"])
         if not math.isfinite(loss):
             raise AerieError(
@@ -112,6 +126,15 @@ class Curve:
     def cut(self, step: int) -> None:
         """Forget what was logged after `step`: it is trained again."""
         self.loss = [logged for logged in self.loss if logged[0] <= step]
+        self.evaluations = [logged for logged in self.evaluations if logged[0] <= step]
+
+    def evaluated(self, steps: int) -> dict[str, Json]:
+        """{eval_accuracy: by position after step `steps`, empty where that was not logged; eval_tau: [step, τ]}."""
+        last = [accuracy for step, accuracy in self.evaluations if step == steps]
+        return {
+            "eval_accuracy": last[0] if last else [],
+            "eval_tau": [(step, tau_of(accuracy)) for step, accuracy in self.evaluations],
+        }
 
 
 def _is_accuracy(key: str) -> bool:
@@ -219,6 +242,7 @@ def _configuration(plan: Plan, folder: Path, launcher: Launcher, steps: int) -> 
         "model": model,
         "data": {
             "hidden_states_path": str(plan.features),
+            **({"eval_hidden_states_path": str(plan.held_out)} if plan.held_out else {}),
             "max_length": plan.max_length,
             "dataloader_num_workers": launcher.readers,
         },
@@ -232,6 +256,8 @@ def _configuration(plan: Plan, folder: Path, launcher: Launcher, steps: int) -> 
             "log_interval": max(1, steps // 50),
             "save_interval": math.ceil(steps / _SAVES),
             "max_checkpoints": _CHECKPOINTS,
+            # Of an epoch, so that the last step is evaluated too: it has as many steps as any.
+            **({"eval_interval": steps_per_epoch(plan.samples, plan.batch, launcher)} if plan.held_out else {}),
             **launcher.options,
         },
         "deployment": {"trainer": {"nproc_per_node": launcher.processes}},

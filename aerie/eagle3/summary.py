@@ -73,7 +73,9 @@ def summarize(
         "gain": _gain(control),
         "throughput": _throughput(control),
         "training": {
-            step: _pick(evidence.get(step), "trainer", "samples", "tokens", "epochs", "steps", "accuracy")
+            step: _pick(
+                evidence.get(step), "trainer", "samples", "tokens", "epochs", "steps", "accuracy", "eval_accuracy"
+            )
             for step in ("baseline-drafter", "finetune")
         },
         "parity": _parity(evidence.get("parity"), values),

@@ -8,13 +8,15 @@ Only counters or per-request sums make an Acceptance. A gauge cannot: SGLang up 
 τ / draft tokens as its accept rate, 0.70 where this definition gives 0.60 (its source, read).
 """
 
+import itertools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from aerie.errors import AerieError
 
-__all__ = ["Acceptance", "NotMeasured", "by_histogram"]
+__all__ = ["Acceptance", "NotMeasured", "by_histogram", "tau_of"]
 
 
 class NotMeasured(AerieError):
@@ -148,3 +150,9 @@ def by_histogram(counts: Sequence[int], *, verify_steps: int, proposed: int, acc
             remedy="The engine's counts do not belong together: report it with the engine's version.",
         )
     return Acceptance(verify_steps=verify_steps, proposed=proposed, accepted=accepted, accepted_by_position=by_position)
+
+
+def tau_of(conditional: Sequence[float]) -> float:
+    """τ that these shares by position are worth, each given that the drafts before it were accepted; bonus included."""
+    tau: float = 1 + sum(itertools.accumulate(conditional, operator.mul))
+    return tau

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from aerie.eagle3 import features
+from aerie.eagle3 import features, finetune
 from aerie.eagle3.features import Features
 from aerie.errors import AerieError
 
@@ -53,3 +53,27 @@ def test_features_that_are_there_are_not_made_again_unless_they_are_cut_short(tm
         assert found.there == {0: (0, 5)}
         found.add(1, hits=1, tokens=5)
     assert Features(tmp_path).there == {0: (0, 5), 1: (1, 5)}
+
+
+def test_held_out_features_lie_apart(tmp_path: Path) -> None:
+    with Features(tmp_path, {1}) as made:
+        for number in range(2):
+            made.path(number).write_bytes(bytes(10))
+            made.add(number, hits=0, tokens=5)
+    (trained,), (held,) = made.folder.iterdir(), made.held_out_folder.iterdir()
+    assert (trained.name, held.name) == ("000000.ckpt", "000001.ckpt")
+    assert Features(tmp_path, {1}).there.keys() == {0, 1}
+
+
+def test_what_is_held_out_hangs_on_the_ids_alone() -> None:
+    ids = [f"p{number}" for number in range(800)]
+    held = {ids[number] for number in finetune.held_out(ids, 0.05, at_least=4)}
+    ids.reverse()
+    assert {ids[number] for number in finetune.held_out(ids, 0.05, at_least=4)} == held
+    assert len(held) == 40
+
+
+@pytest.mark.parametrize(("samples", "at_least", "count"), [(801, 1, 41), (100, 1, 16), (100, 64, 64)])
+def test_enough_is_held_out(samples: int, at_least: int, count: int) -> None:
+    ids = [str(number) for number in range(samples)]
+    assert len(finetune.held_out(ids, 0.05, at_least=at_least)) == count

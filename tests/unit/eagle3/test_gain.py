@@ -2,8 +2,8 @@
 
 import pytest
 
-from aerie.eagle3.diagnose import Expectation
 from aerie.eagle3.gain import gain
+from aerie.eagle3.seen import Expectation
 from aerie.engines.acceptance import Acceptance
 
 STEPS = 1000  # of each prompt

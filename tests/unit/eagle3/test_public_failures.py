@@ -11,10 +11,11 @@ import pytest
 from pydantic import ValidationError
 
 from aerie.eagle3 import compute, features, finetune, specforge
-from aerie.eagle3.diagnose import Expectation, Seen, diagnose
+from aerie.eagle3.diagnose import diagnose
 from aerie.eagle3.profile import Drafter
 from aerie.eagle3.rows import teacher_forced
 from aerie.eagle3.samples import Samples
+from aerie.eagle3.seen import Expectation, Seen
 from aerie.engines import adapter, bench, capability, drafters
 from aerie.engines.acceptance import Acceptance
 from aerie.engines.bench import Prompt
@@ -311,7 +312,7 @@ def served(*accepted: int, accuracy: tuple[float, ...]) -> str:
             parity_limit=0.02,
             parity_mean=0.005,
             parity_max=0.04,
-            unexplained=0,
+            parted=(),
             baseline=baseline,
             finetuned=finetuned,
             accuracy=accuracy,

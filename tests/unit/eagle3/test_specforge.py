@@ -18,12 +18,20 @@ LINE = (
 )
 
 
+# Of its evaluation, as it printed it.
+EVALUATED = (
+    "step 40: {'eval/avg_loss': 2.5, 'eval/avg_acc': 0.5, 'eval/per_position_acc': [0.5, 0.4, 0.25],"
+    " 'eval/simulated_acc_len': 0.75, 'eval/acceptance_rate_0': 0.3}\n"
+)
+
+
 def plan(**changes: Any) -> Plan:
     values: dict[str, Any] = {
         "target": Head(lm_head="lm_head.weight", embedding="e", norm="n", files={}, config={}),
         "drafter_config": Path("drafter.json"),
         "vocab_map": Path("vocab_map.pt"),
         "features": Path("features"),
+        "held_out": None,
         "start": None,
         "samples": 10,
         "epochs": 3,
@@ -43,6 +51,16 @@ def test_a_log_line_gives_step_loss_and_accuracy_by_position() -> None:
     assert curve.read(LINE) == 40
     assert curve.loss == [(40, 4.5)]
     assert curve.accuracy == [0.5, 0.25, 0.125]
+
+
+def test_an_evaluation_gives_the_accuracy_on_held_out_samples() -> None:
+    curve = Curve()
+    for line in (LINE, EVALUATED, EVALUATED.replace("0.25]", "0.9]"), EVALUATED.replace("step 40", "step 80")):
+        curve.read(line)
+    assert (curve.loss, curve.accuracy) == ([(40, 4.5)], [0.5, 0.25, 0.125])
+    assert curve.evaluated(80) == {"eval_accuracy": [0.5, 0.4, 0.25], "eval_tau": [(40, 1.75), (80, 1.75)]}
+    curve.cut(50)
+    assert curve.evaluated(80) == {"eval_accuracy": [], "eval_tau": [(40, 1.75)]}, "the last one is not there"
 
 
 @pytest.mark.parametrize("value", ["nan", "inf"])

@@ -2,8 +2,9 @@
 
 import pytest
 
-from aerie.eagle3.diagnose import Expectation, Seen, diagnose
+from aerie.eagle3.diagnose import diagnose
 from aerie.eagle3.measured import Spread
+from aerie.eagle3.seen import Expectation, Seen
 from aerie.eagle3.suspects import Setting, back_solved, tau_of_rate
 from aerie.engines.acceptance import Acceptance
 
@@ -88,7 +89,7 @@ def test_the_next_tests_in_their_order():
 
 
 def test_what_was_tested_is_not_asked_for_again():
-    found = diagnose(told(VLLM_16, parity_mean=0.005, parity_max=0.04, unexplained=0, forced={2.0: 2.0, 3.0: 3.0}))
+    found = diagnose(told(VLLM_16, parity_mean=0.005, parity_max=0.04, parted=(), forced={2.0: 2.0, 3.0: 3.0}))
     assert found["verdict"] == "not-the-fine-tuning"
     assert found["suspects"][0]["test"] == (
         "hold the trainer's accuracy on the captured states against the served acceptance"

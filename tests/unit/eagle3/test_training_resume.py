@@ -31,6 +31,7 @@ def train(folder: Path, how: Launcher) -> tuple[Curve, Path, list[int]]:
         drafter_config=folder / "drafter.json",
         vocab_map=folder / "vocab_map.pt",
         features=folder / "features",
+        held_out=folder / "held-out",
         start=folder / "drafter",
         samples=80,
         epochs=1,
@@ -65,6 +66,7 @@ def test_it_goes_on_from_the_last_checkpoint_to_the_same_curve(tmp_path: Path) -
         f"model.draft_checkpoint_path={cut}/drafter",
         f"training.resume_from={cut}/output/drafter-step10",
     ]
+    assert curve.evaluated(40) == uncut.evaluated(40) == {"eval_accuracy": [0.5], "eval_tau": [(40, 1.5)]}
     assert train(cut, launcher())[2] == [], "it is finished"
 
 
