@@ -1,10 +1,11 @@
 """The kept run of profile gpu-small on an H200: what is derived follows from what was measured; the page says it."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
-from aerie.eagle3 import cost, export, gpus, lossless, parity
+from aerie.eagle3 import cost, diagnose, export, gpus, lossless, parity
 from aerie.eagle3.measured import Control
 from aerie.paths import repository
 from aerie.runbook import spec
@@ -44,6 +45,14 @@ def test_its_one_gap_is_within_what_the_profile_allows_since_then():
     assert lossless.classify(control, evidence("lossless")["near_tie_nats"])["unexplained"] == 1
     found = lossless.classify(control, VALUES["lossless"]["near_tie_nats"])
     assert (found["equal"], found["near_ties"], found["unexplained"]) == (72, 8, 0)
+
+
+def test_diagnosed_anew_it_is_the_price_of_a_verify_step_and_not_the_integration():
+    found = lossless.classify(Control.from_dict(evidence("control")), VALUES["lossless"]["near_tie_nats"])
+    inputs = {step: SimpleNamespace(evidence=evidence(step)) for step in RUN["steps"]}
+    inputs["lossless"].evidence = found
+    diagnosis = diagnose.run(SimpleNamespace(inputs=inputs, values=VALUES))
+    assert evidence("diagnose")["verdict"] == "integration" and diagnosis["verdict"] == "engine-cost"
 
 
 def test_the_page_has_its_figures():
