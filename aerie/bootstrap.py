@@ -156,7 +156,9 @@ def _make(venv: Path, requirements: Path, lock: int) -> None:
     import shutil
     import subprocess
 
-    if venv.exists():
+    if venv.is_symlink():  # to another checkout's, which stays as it is
+        venv.unlink()
+    elif venv.exists():
         shutil.rmtree(venv)
     # The base interpreter, since this one may be the environment that was just removed.
     base = getattr(sys, "_base_executable", sys.executable)

@@ -97,6 +97,14 @@ def test_a_checkout_that_was_moved_gets_a_new_environment(checkout, tmp_path):
     assert (result.returncode, "making .venv" in result.stderr) == (0, True), result.stderr
 
 
+def test_a_link_to_another_checkouts_environment_is_replaced_and_that_one_stays(checkout, tmp_path):
+    linked = make_checkout(tmp_path / "linked")
+    (linked / ".venv").symlink_to(checkout / ".venv")
+    assert invoke(linked, "0").stdout == "1.0 ['0']\n"
+    assert not (linked / ".venv").is_symlink()
+    assert invoke(checkout, "0").returncode == 0
+
+
 def test_two_starts_at_once_make_one_environment(tmp_path):
     folder = make_checkout(tmp_path / "twice")
     pair = [start(folder, "0"), start(folder, "0")]
