@@ -150,3 +150,15 @@ def test_it_names_the_gpus_that_served(evidence):
     text = html.page(recorded.summary(evidence | {"preflight": host}), evidence)
     assert "on 1 x NVIDIA H200." in text
     assert "1 x NVIDIA H200, driver 580.159.04; " in text
+
+
+def test_accuracy_on_samples_that_were_held_out_has_a_column_of_its_own(evidence):
+    trained, held_out = [0.9, 0.8, 0.7], [0.611, 0.522, 0.433]
+    some = evidence | {"finetune": evidence["finetune"] | {"accuracy": trained, "eval_accuracy": held_out}}
+    text = html.page(recorded.summary(some), some)
+    rows = [row for row in re.findall(r"<tr>.*?</tr>", text, re.S) if ">0.9</a>" in row or ">0.900</a>" in row]
+    cells = re.findall(r'<td class="num">(.*?)</td>', rows[-1], re.S)
+    assert [re.findall(r">([0-9.]+)</a>", cell) for cell in cells[-2:]] == [
+        ["0.900", "0.800", "0.700"],
+        ["0.611", "0.522", "0.433"],
+    ]
