@@ -84,6 +84,8 @@ def main(argv: list[str]) -> int:
                 preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),
             )
             status = program.wait()
+        # Still inside: a stop that comes as the program ends by itself must not end us before its tree.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     except _Stop:
         if program:
             program.terminate()
@@ -91,7 +93,6 @@ def main(argv: list[str]) -> int:
                 status = program.wait(grace_s)
             except subprocess.TimeoutExpired:
                 status = -signal.SIGKILL
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _end_tree()
     shutil.rmtree(temporary, ignore_errors=True)
     return status if status >= 0 else 128 - status

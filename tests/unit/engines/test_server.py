@@ -148,6 +148,24 @@ def test_a_failure_in_a_stream_is_the_servers_error(start, pids, monkeypatch, be
         stream(servers[f"0-{behaviour}"])
 
 
+def test_a_stop_that_comes_as_the_program_ends_by_itself_ends_its_tree_too(tmp_path, pids):
+    code = f"""
+        import os, signal, sys
+        from aerie.engines import guard
+        real, sent = signal.signal, []
+        def late(number, action):
+            if (number, action) == (signal.SIGTERM, signal.SIG_IGN) and not sent:
+                sent.append(number)
+                os.kill(os.getpid(), number)
+            return real(number, action)
+        signal.signal = late
+        sys.exit(guard.main(["1", "sh", "-c", "sleep 600 & echo $! >{tmp_path / "pids"}; exit 3"]))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=REPOSITORY, check=False)
+    assert done.returncode == 3
+    assert len(pids()) == 1
+
+
 def test_killing_the_parent_ends_the_tree(tmp_path, pids):
     code = f"""
         import os, sys, time
