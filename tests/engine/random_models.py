@@ -1,5 +1,6 @@
 """FOLDER SHAPE: writes FOLDER/target (a tiny target, mla or llama) and FOLDER/drafter (EAGLE-3), weights random.
 
+FOLDER/shifted is that drafter with every draft id meaning the token after its own: next to nothing of it is accepted.
 For the engine's Python.
 """
 
@@ -27,11 +28,8 @@ tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
 PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="w2").save_pretrained(folder / "target")
 build_model(shape, values).to(torch.bfloat16).save_pretrained(folder / "target")
 
-drafter = folder / "drafter"
-drafter.mkdir()
 target = json.loads((folder / "target" / "config.json").read_bytes())
 config = draft_config(target, draft_vocab_size=DRAFT_VOCABULARY, aux_layers=[2, 3, 4])
-(drafter / "config.json").write_text(json.dumps(config))
 hidden, inner = config["hidden_size"], config["intermediate_size"]
 heads = config["num_attention_heads"] * config["head_dim"]
 
@@ -44,21 +42,21 @@ def norm():
     return torch.ones(hidden, dtype=torch.bfloat16)
 
 
-save_file(
-    {
-        "fc.weight": weight(hidden, 3 * hidden),
-        **{f"midlayer.self_attn.{name}_proj.weight": weight(heads, 2 * hidden) for name in "qkv"},
-        "midlayer.self_attn.o_proj.weight": weight(hidden, heads),
-        "midlayer.mlp.gate_proj.weight": weight(inner, hidden),
-        "midlayer.mlp.up_proj.weight": weight(inner, hidden),
-        "midlayer.mlp.down_proj.weight": weight(hidden, inner),
-        **{
-            f"midlayer.{name}.weight": norm() for name in ("input_layernorm", "hidden_norm", "post_attention_layernorm")
-        },
-        "norm.weight": norm(),
-        "lm_head.weight": weight(DRAFT_VOCABULARY, hidden),
-        "d2t": torch.zeros(DRAFT_VOCABULARY, dtype=torch.int64),
-        "t2d": torch.arange(VOCABULARY) < DRAFT_VOCABULARY,
-    },
-    drafter / "model.safetensors",
-)
+weights = {
+    "fc.weight": weight(hidden, 3 * hidden),
+    **{f"midlayer.self_attn.{name}_proj.weight": weight(heads, 2 * hidden) for name in "qkv"},
+    "midlayer.self_attn.o_proj.weight": weight(hidden, heads),
+    "midlayer.mlp.gate_proj.weight": weight(inner, hidden),
+    "midlayer.mlp.up_proj.weight": weight(inner, hidden),
+    "midlayer.mlp.down_proj.weight": weight(hidden, inner),
+    **{f"midlayer.{name}.weight": norm() for name in ("input_layernorm", "hidden_norm", "post_attention_layernorm")},
+    "norm.weight": norm(),
+    "lm_head.weight": weight(DRAFT_VOCABULARY, hidden),
+}
+tokens = torch.arange(VOCABULARY)
+for name, shift in (("drafter", 0), ("shifted", 1)):
+    (folder / name).mkdir()
+    (folder / name / "config.json").write_text(json.dumps(config))
+    d2t = torch.full((DRAFT_VOCABULARY,), shift, dtype=torch.int64)
+    t2d = (tokens >= shift) & (tokens < DRAFT_VOCABULARY + shift)
+    save_file(weights | {"d2t": d2t, "t2d": t2d}, folder / name / "model.safetensors")

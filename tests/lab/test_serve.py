@@ -45,15 +45,15 @@ Call = Callable[..., tuple[int, dict[str, Any]]]
 
 
 def make_models(folder: Path) -> None:
-    """tiny, its drafter, one more drafter of the same weights, and one that the engine does not know."""
+    """tiny, its drafter, a second one of which next to nothing is accepted, and one that the engine does not know."""
     python = environments.ensure("engine").python
     environment = {**os.environ, "PYTHONPATH": str(repository())}
     script = HERE.parent / "engine" / "random_models.py"
     argv = [python, "-W", "ignore", script, folder, SHAPE]
     subprocess.run(argv, env=environment, check=True, capture_output=True, timeout=300)
     (folder / "target").rename(folder / "tiny")
-    for name in ("second", "broken"):
-        shutil.copytree(folder / "drafter", folder / name)
+    (folder / "shifted").rename(folder / "second")
+    shutil.copytree(folder / "drafter", folder / "broken")
     config = json.loads((folder / "broken/config.json").read_text())
     # Refused while the engine reads its configuration: cheaper than one whose weights do not fit.
     (folder / "broken/config.json").write_text(
@@ -228,14 +228,16 @@ def test_a_drafter_that_fails_leaves_the_one_before_serving(
     assert generated(host) == "200"
 
 
-# The last good run, as if of every verify step the first draft had been accepted: random weights accept next to none.
+# The last good run, as if every draft had been accepted. Of random weights that is none, or, where the target repeats
+# one token for ever, all.
 BETTER = """
 import json
 path = "/var/lib/aerie/engine/acceptance/tiny.json"
 kept = json.load(open(path))
 for one in kept["good"][0]["prompts"].values():
     steps = one["verify_steps"]
-    one.update(accepted=steps, accepted_by_position=[steps, *[0] * (len(one["accepted_by_position"]) - 1)])
+    positions = len(one["accepted_by_position"])
+    one.update(accepted=positions * steps, accepted_by_position=[steps] * positions)
 json.dump(kept, open(path, "w"))
 """
 
@@ -247,7 +249,7 @@ def test_a_drafter_that_accepts_less_than_the_last_good_run_is_kept_out(
     said(host, "python3", "-c", BETTER)
     code, outcome = call(host, *SERVE, "--engine", "vllm", "--drafter", "second", "--yes")
     assert (code, outcome["change"]["outcome"], outcome["status"]["state"]["live"]) == (1, "kept", "blue")
-    assert "engine.acceptance-fell: τ 2.000 → 1." in outcome["change"]["why"]
+    assert "engine.acceptance-fell: τ 4.000 → 1." in outcome["change"]["why"]
 
 
 def test_a_drafter_is_swapped_and_taken_back(
