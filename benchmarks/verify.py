@@ -7,15 +7,10 @@ benchmarks/verify_peer.py, as many requirements, by single commands over testinf
 with no snapshot to share. Both start from nothing: no connection is open, Python is started anew. Hosts are never at
 0 ms, so each latency of LATENCIES_MS ("0,1,20") is measured too, by benchmarks/relay.py in front of the host.
 
-2026-11-30, two cores shared with the lab host, medians of 3 to 5, at rest: 1.48 s against 6.90 s at 0 ms, ratio 4.6
-(4.4 in another run); 4.6 at 1 ms; 1.66 s against 10.67 s at 20 ms, 6.4. At a load of 17 it was 2.7 to 3.0. Five was
-wanted and was reached only with some distance to the host. Of ours some 1.2 s was processor time, 0.35 s of it the
-tests and most of the rest imports.
-
-After that, starts became leaner, and less is imported and looked through for garbage. Those figures probably came
-without byte code of aerie, which the image of that machine keeps Python from writing; here it is written. Processor
-time of a verification on a bare host, least and median of 5 at a load of 10: before 1.59 and 1.66 s without byte code,
-1.12 and 1.27 s with it; now 1.26 and 1.29 s, 0.95 and 0.99 s. The ratio has not been measured at rest since.
+2026-11-30, two cores shared with the lab host, medians of 5, at rest (load 0.6): 0.91 s against 5.86 s at 0 ms, ratio
+6.4; 1.07 s against 6.71 s at 1 ms, 6.3; 1.43 s against 10.03 s at 20 ms, 7.0. Five was wanted. Ours takes 0.97 s of
+processor time, so on busy cores the ratio falls: 2.3 to 3.0 at loads of 11 to 17. Earlier figures (4.6, 4.6, 6.4) were
+taken where Python was kept from writing byte code: 0.3 s of each start was compiling.
 """
 
 import json
