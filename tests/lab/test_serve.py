@@ -245,7 +245,8 @@ json.dump(kept, open(path, "w"))
 def test_a_drafter_that_accepts_less_than_the_last_good_run_is_kept_out(
     host: LabHost, started: dict[str, Any], call: Call, said: Said
 ) -> None:
-    assert started["change"]["acceptance"]["prompts"] == 24
+    # A prompt during which the engine counted another request is left out; the watchdog asks now and then.
+    assert 20 <= started["change"]["acceptance"]["prompts"] <= 24
     said(host, "python3", "-c", BETTER)
     code, outcome = call(host, *SERVE, "--engine", "vllm", "--drafter", "second", "--yes")
     assert (code, outcome["change"]["outcome"], outcome["status"]["state"]["live"]) == (1, "kept", "blue")
