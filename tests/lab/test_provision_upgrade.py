@@ -80,7 +80,8 @@ def test_who_holds_apts_lock_is_named_after_the_wait(host: LabHost, said: Said) 
     refused = played(host, "lab-next", "driver", driver_lock_timeout_s=3)
     said(host, "systemctl", "stop", "other-apt")
     assert not refused.ok
-    assert re.search(r"base\.apt-locked: python3 \(pid \d+\) holds /var/lib/dpkg/lock-frontend", refused.text), refused.text
+    told = r"base\.apt-locked: python3 \(pid \d+\) holds /var/lib/dpkg/lock-frontend"
+    assert re.search(told, refused.text), refused.text
 
 
 def test_an_upgrade_reboots_once_and_the_inventory_names_the_new_lock(host: LabHost, invoke: Call, said: Said) -> None:
