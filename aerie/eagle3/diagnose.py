@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from aerie.eagle3.lossless import FAR_NATS, FEW, is_path_wrong
 from aerie.eagle3.measured import Control, Spread
 from aerie.eagle3.seen import Expectation, Seen
 from aerie.eagle3.suspects import ALIKE, Setting, suspects
@@ -19,10 +20,6 @@ OUTLIER_REL = 0.5
 # The trainer judges every position of the samples it did not train on, serving those where it starts anew after each
 # miss: a healthy drafter serves near that accuracy. Half of it is not a matter of text.
 SERVED_SHARE_MIN = 0.5
-# Kernels of another batch shape part bf16 logits by a few steps of their grid, which is 0.06 between 8 and 16: 0.19 was
-# the most in 80 outputs on an H200. Another text is nats away, and a wrong verify path writes it at many prompts.
-PARTS_NATS = 1.0
-PARTS_SHARE = 0.05
 # Deterministic forced lengths come out exact (2.000, 3.000: vLLM and SGLang); random ones within 1 % at 1,500 steps.
 FORCED_TOLERANCE = 0.05
 # R of a healthy engine at k = 3: 1.6 to 1.8 on two CPU cores, 2.17 on an H200 with a small target (measured).
@@ -52,10 +49,7 @@ def _parity_outlier(s: Seen) -> bool | None:
 
 
 def _outputs_part(s: Seen) -> bool | None:
-    if s.parted is None:
-        return None
-    is_far = any(gap is None or gap >= PARTS_NATS for gap in s.parted)
-    return is_far or len(s.parted) > PARTS_SHARE * s.outputs
+    return None if s.parted is None else is_path_wrong(s.parted, s.outputs)
 
 
 def _outputs_suspicious(s: Seen) -> bool | None:
@@ -180,8 +174,8 @@ RULES = (
     ),
     Rule(
         id="outputs-part",
-        condition=f"more than {PARTS_SHARE:.0%} of the greedy outputs part from the plain ones beyond a near tie, or "
-        f"one by {PARTS_NATS:g} nats or more",
+        condition=f"more than {FEW:.0%} of the greedy outputs part from the plain ones beyond a near tie, or "
+        f"one by {FAR_NATS:g} nats or more",
         verdict="integration",
         why="greedy verification gives the target's own text whatever the drafter proposes: the verify path is wrong",
         holds=_outputs_part,

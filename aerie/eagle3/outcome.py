@@ -141,6 +141,12 @@ def _actions(summary: Mapping[str, Json]) -> Iterator[Attempt]:
                 what="repair the extraction, synthesize and train again",
                 why="what was learnt from wrong states says nothing about the drafter",
             )
+        case "undetermined" if _first_row(summary) == "outputs-suspicious":
+            yield Attempt(
+                what="compare more greedy outputs: raise bench.prompts, and run control again",
+                why="few parted, and by little: rounding stays as rare and as small, a wrong verify path does not",
+                worth=measured,
+            )
         case "undetermined":
             yield Attempt(what="measure what the unknown rows of the diagnosis name", why="nothing names a cause yet")
     baseline = (speed.get("by_drafter") or {}).get("baseline") or {}
@@ -150,6 +156,11 @@ def _actions(summary: Mapping[str, Json]) -> Iterator[Attempt]:
     yield Attempt(
         what="run the same control experiment on the other engine", why=f"R and the integration are those of {engine}"
     )
+
+
+def _first_row(summary: Mapping[str, Json]) -> str | None:
+    """The row of the diagnosis' table that gave the verdict, if one did."""
+    return next((row["rule"] for row in summary["diagnosis"]["table"] if row["holds"]), None)
 
 
 def _trained_tau(summary: Mapping[str, Json]) -> float | None:

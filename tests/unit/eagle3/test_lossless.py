@@ -67,6 +67,29 @@ def test_gate_names_the_first_places_and_counts_the_rest():
     assert verdict.reasons[-1] == "and 1 more: unexplained_at in the evidence"
 
 
+@pytest.mark.parametrize(
+    ("gaps", "decision"),
+    [
+        ([0.1875], Decision.GO),  # the H200's, bf16 states 1 % off by rounding
+        ([0.2] * 4, Decision.GO),  # 5 % of 80 outputs
+        ([0.2] * 5, Decision.STOP),
+        ([0.999], Decision.GO),
+        ([1.0], Decision.STOP),
+        ([None], Decision.STOP),
+    ],
+    ids=["measured", "few", "not-few", "near", "far", "not-scored"],
+)
+def test_gate_stops_where_no_rounding_explains_what_parts(gaps, decision):
+    assert gate(judged(gaps), {}).decision is decision
+
+
+def test_gate_says_what_is_suspicious_when_it_goes_on():
+    assert gate(judged([0.1875]), {}).reasons == (
+        "1 of 80 outputs part without a near tie, few and by little: suspicious, for the diagnosis to weigh",
+        "finetuned, prompt held-0: parts at token 10, gap 0.188 nats, allowed 0.1",
+    )
+
+
 def test_the_wider_of_two_gaps_of_one_prompt_counts():
     control = recorded.evidence()["control"]
     one = {"arm": "finetuned", "prompt": "p", "position": 3, "base_token": 1, "arm_token": 2}

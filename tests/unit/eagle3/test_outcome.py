@@ -105,3 +105,14 @@ def test_a_missed_expectation_is_among_the_failures(healthy):
     found = copy.deepcopy(healthy)
     found["missed"] = ["τ of the fine-tuned drafter 2.200, expected at least 2.3"]
     assert outcome(found)["failed"] == ["τ of the fine-tuned drafter 2.200, expected at least 2.3"]
+
+
+def test_outputs_that_part_rarely_and_by_little_ask_for_more_of_them():
+    control = recorded.evidence()["control"]
+    control["divergences"][0]["gap_nats"] = 0.1875
+    found = outcome(recorded.summary(recorded.evidence(control=control)))
+    assert found["next"][0] == {
+        "try": "compare more greedy outputs: raise bench.prompts, and run control again",
+        "why": "few parted, and by little: rounding stays as rare and as small, a wrong verify path does not",
+        "worth": 1.18,
+    }

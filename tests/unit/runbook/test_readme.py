@@ -56,7 +56,7 @@ def test_values_have_number_range_and_meaning(text):
 
 def test_gates_limits_and_doc_are_told(text):
     lossless = section(text, "lossless")
-    assert "- gate: Stop at the first divergence that a near tie does not explain." in lossless
+    assert "- gate: Stop where outputs part so often, or so far, that the verify path must be wrong." in lossless
     assert "Speculation must not change what a greedy decode says." in lossless
     assert "stopped after 300 s without progress, 1 retry" in section(text, "parity")
 
