@@ -19,6 +19,7 @@ import fcntl
 import json
 import os
 import resource
+import signal
 import sys
 import time
 
@@ -143,12 +144,18 @@ def main(argv: list[str]) -> int:
 def _compile(gate: Gate, argv: list[str], permit: int, source: str, waited: float, *, again: bool) -> int:
     began = time.monotonic()
     try:
-        pid = os.posix_spawnp(argv[0], argv, {**os.environ, INSIDE: "1"})
-        _, status, usage = os.wait4(pid, 0)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # kept for the wait below
+        pid = os.posix_spawnp(argv[0], argv, {**os.environ, INSIDE: "1"}, setsigmask=before - {signal.SIGCHLD})
+        together = 0
+        while not (ended := os.wait4(pid, os.WNOHANG))[0]:
+            # With several threads nvcc has several of its compilers at work, and the kernel tells of the largest alone.
+            together = max(together, tree_bytes(pid))
+            signal.sigtimedwait({signal.SIGCHLD}, POLL_S)
     finally:
         os.close(permit)
+    _, status, usage = ended
     code = os.waitstatus_to_exitcode(status)
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024  # of the largest process, cicc as a rule
+    peak = max(together, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
     gate.record(
         source=os.path.basename(source), code=code, again=again, waited_s=round(waited, 3),
         wall_s=round(time.monotonic() - began, 3), cpu_s=round(usage.ru_utime + usage.ru_stime, 3), peak_bytes=peak,

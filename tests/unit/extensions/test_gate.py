@@ -172,3 +172,20 @@ def test_what_a_thread_started_counts_as_well() -> None:
         seen = gate.tree_bytes(parent.pid)
         parent.stdin.write(b"\n")
     assert seen > 200_000_000
+
+
+TWO_AT_ONCE = """\
+import subprocess, sys
+child = [sys.executable, "-c", "import time; held = b'x' * 100_000_000; time.sleep(1)"]
+for one in [subprocess.Popen(child), subprocess.Popen(child)]:
+    one.wait()
+"""
+
+
+def test_the_peak_of_a_file_is_of_all_that_worked_on_it_at_the_same_time(tmp_path: Path) -> None:
+    # nvcc --threads 2; the kernel tells of the largest process.
+    shop = Shop(tmp_path, Enclosure(), budget_bytes=1 << 40, unit_bytes=1 * MB)
+    (tmp_path / "two.py").write_text(TWO_AT_ONCE)
+    argv = [sys.executable, "-I", "-S", gate.__file__, sys.executable, str(tmp_path / "two.py"), "-c", "a.cu"]
+    subprocess.run(argv, env={**os.environ, "AERIE_GATE": str(shop.folder)}, check=True)
+    assert 200_000_000 < shop.units[0]["peak_bytes"] < 300_000_000  # type: ignore[operator]
