@@ -60,6 +60,9 @@ class Target(_Values):
     """The model to be served. What a staged one does not need is how one is made: its shapes and its training."""
 
     staged: Annotated[Staged | None, Field(description="fetched, and nothing is trained; none: it is made here")] = None
+    trust_code: Annotated[
+        bool, Field(description="steps and engine run code of the staged model's own folder, as its tokenizer")
+    ] = False
     shape: Annotated[Literal["auto", "mla", "llama"], Field(description="auto: mla with AMX, else llama")] = "auto"
     vocab_size: Annotated[int, Field(ge=512, le=262_144, description="tokens of the byte-level BPE tokenizer")]
     sequence: Annotated[int, Field(ge=64, le=1024, description="tokens")] = 256
@@ -73,6 +76,8 @@ class Target(_Values):
     def _one_that_is_made_has_both_shapes(self) -> Self:
         if self.staged is None and (self.mla is None or self.llama is None):
             raise ValueError("neither staged nor with both shapes: expected staged, or mla and llama to make one of")
+        if self.trust_code and self.staged is None:
+            raise ValueError("trust_code without staged: expected false, a target that is made has no code")
         return self
 
 

@@ -11,7 +11,7 @@ from aerie.errors import AerieError
 from aerie.runbook.step import Json
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerBase
 
     from aerie.eagle3.profile import Corpus
 
@@ -21,7 +21,7 @@ NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
 def render(
-    tokenizer: "PreTrainedTokenizerFast",
+    tokenizer: "PreTrainedTokenizerBase",
     conversations: Iterable[Sequence[Mapping[str, str]]],
     options: Mapping[str, Any],
 ) -> list[list[int]]:
@@ -60,7 +60,7 @@ def render(
 
 
 def tokenize(
-    tokenizer: "PreTrainedTokenizerFast",
+    tokenizer: "PreTrainedTokenizerBase",
     exchanges: Iterable[tuple[str, str | None]],
     options: Mapping[str, Any] = NO_OPTIONS,
 ) -> list[list[int]]:
@@ -75,7 +75,7 @@ def tokenize(
 
 
 def own(
-    tokenizer: "PreTrainedTokenizerFast", values: "Corpus", options: Mapping[str, Any]
+    tokenizer: "PreTrainedTokenizerBase", values: "Corpus", options: Mapping[str, Any]
 ) -> tuple[list[Json], list[Json], dict[str, Json]]:
     """(To train on, held out, what became of the others) of the file's prompts, as {id, messages, input_ids}.
 
@@ -105,7 +105,7 @@ def own(
 
 
 def prompts(
-    tokenizer: "PreTrainedTokenizerFast", pairs: Sequence[corpus.Pair], options: Mapping[str, Any] = NO_OPTIONS
+    tokenizer: "PreTrainedTokenizerBase", pairs: Sequence[corpus.Pair], options: Mapping[str, Any] = NO_OPTIONS
 ) -> list[Json]:
     """A question about each name as {id, prompt, input_ids}, asked in one of several ways in turn."""
     asked = [corpus.ask(pair.name, index) for index, pair in enumerate(pairs)]
@@ -117,7 +117,7 @@ def prompts(
 
 
 def teacher_forced(
-    tokenizer: "PreTrainedTokenizerFast",
+    tokenizer: "PreTrainedTokenizerBase",
     exchanges: Iterable[tuple[str, str]],
     options: Mapping[str, Any] = NO_OPTIONS,
 ) -> list[Json]:

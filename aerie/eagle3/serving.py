@@ -68,7 +68,8 @@ def servers(context: Context, engine: Engine, modes: Mapping[str, Mode]) -> Iter
     """Servers of the target, one for each mode, all ready; their logs become artifacts (logs/<name>.log)."""
     logs = context.out / "logs"
     logs.mkdir(exist_ok=True)  # a step may have its servers one after the other
-    model = staged.folder(context.inputs["target"], "model")
+    target = context.inputs["target"]
+    model = staged.folder(target, "model")
     dtype = context.inputs["preflight"].evidence["arithmetic"]["dtype"]
     served = Served(
         python=_python(context),
@@ -77,6 +78,7 @@ def servers(context: Context, engine: Engine, modes: Mapping[str, Mode]) -> Iter
         dtype=dtype,
         version=engine_evidence(context, engine)["version"],
         arch=arch(engine),
+        trust_code=bool(target.evidence.get("trust_code")),
     )
     launches = {name: adapter(engine.name).launch(served, mode) for name, mode in modes.items()}
 

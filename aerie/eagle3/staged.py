@@ -43,6 +43,7 @@ def stage(context: Context, chosen: Staged) -> Json:
         "folder": wanted["target"],
         "files": len(manifest.files),
         "size_bytes": manifest.size_bytes,
+        "code": {file.path: file.hash for file in manifest.files if file.path.endswith(".py")},
         "fetched_bytes": outcome["bytes"]["fetched"],
         "seconds": outcome["seconds"],
         "warm": outcome["warm"],

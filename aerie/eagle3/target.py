@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aerie.eagle3 import compute, corpus, head, making, own_prompts, rows, staged
+from aerie.eagle3 import compute, corpus, head, making, own_prompts, rows, staged, staged_tokenizer
 from aerie.eagle3.profile import Corpus, Shape, Staged, Target
 from aerie.errors import AerieError
 from aerie.runbook.step import Context, Json, write_atomic
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
     from transformers.modeling_utils import PreTrainedModel
 
 __all__ = ["doc", "run", "stale"]
@@ -23,6 +23,11 @@ doc = """\
 Production has its target, a model of the lock (`target.staged` in the profile): this step then brings it to the host,
 every file verified against the manifest, and renders the prompts with its own chat template. `./invoke stage` does the
 same by hand. Else a target is made, from text that every Python ships.
+
+A tokenizer may be code in the model's folder, as Kimi-K2.5's is. It runs only where `target.trust_code` says so, and
+only if the manifest pins every .py file there; the engine gets `--trust-remote-code` by the same value. Every token
+that tokenizer_config.json names must then be, as text, that one id: `<think>` was not with some releases of
+transformers.
 
 The prompts may be one's own: `corpus.prompts` names a file of JSON lines, `{"id"?, "messages": [...]}` or
 `{"id"?, "prompt": "..."}`. Every line is one, or the step names it by its number. Each prompt becomes one row, whatever
@@ -60,14 +65,16 @@ _GENERIC_CHARS = 600  # about 200 tokens: inside every sequence length that a pr
 
 
 def run(context: Context) -> Mapping[str, Json]:
-    """Write prompts.train.jsonl, prompts.held.jsonl and generic.jsonl; where nothing is staged also model/."""
+    """Write prompts.train.jsonl and prompts.held.jsonl; generic.jsonl for a baseline that is made, model/ for a target
+    that is.
+    """
     target = Target.model_validate(context.values["target"])
     limits = Corpus.model_validate(context.values["corpus"])
     train, held = corpus.split(corpus.pairs(limits.max_response_chars), limits.held_out)
     manual = corpus.manual(_GENERIC_CHARS, without=[pair.name for pair in held])
     generic = [(f"Quote the manual on {piece.name}.", piece.text) for piece in manual]
     if target.staged:
-        tokenizer, evidence = _staged(context, target.staged)
+        tokenizer, evidence = _staged(context, target.staged, trust_code=target.trust_code)
     else:
         tokenizer, evidence = _made(context, target, train, generic)
     options = limits.template_options or {}
@@ -78,7 +85,8 @@ def run(context: Context) -> Mapping[str, Json]:
         train_prompts, held_prompts = (rows.prompts(tokenizer, pairs, options) for pairs in (train, held))
     _write_rows(context.out / "prompts.train.jsonl", train_prompts)
     _write_rows(context.out / "prompts.held.jsonl", held_prompts)
-    _write_rows(context.out / "generic.jsonl", rows.teacher_forced(tokenizer, generic, options))
+    if context.values["baseline"]["staged"] is None:
+        _write_rows(context.out / "generic.jsonl", rows.teacher_forced(tokenizer, generic, options))
     return {
         **evidence,
         "shape": dict(context.inputs["preflight"].evidence["shape"]),
@@ -97,19 +105,18 @@ def stale(evidence: Mapping[str, Json]) -> str | None:
     return staged.why_stale(evidence)
 
 
-def _staged(context: Context, chosen: Staged) -> "tuple[PreTrainedTokenizerFast, dict[str, Json]]":
-    from transformers import AutoTokenizer
-
+def _staged(context: Context, chosen: Staged, *, trust_code: bool) -> "tuple[PreTrainedTokenizerBase, dict[str, Json]]":
     found = staged.stage(context, chosen)
     folder = Path(found["folder"])
     text = head.text_config(folder)
     size = {"layers": text["num_hidden_layers"], "hidden_size": text["hidden_size"]}
-    return AutoTokenizer.from_pretrained(folder), {"staged": found, **size}
+    tokenizer = staged_tokenizer.load(folder, found["code"], trust_code=trust_code)
+    return tokenizer, {"staged": found, "trust_code": trust_code, "tokenizer": type(tokenizer).__name__, **size}
 
 
 def _made(
     context: Context, target: Target, train: Sequence[corpus.Pair], generic: Sequence[tuple[str, str]]
-) -> "tuple[PreTrainedTokenizerFast, dict[str, Json]]":
+) -> "tuple[PreTrainedTokenizerBase, dict[str, Json]]":
     """Train and save model/."""
     import torch
 

@@ -87,6 +87,7 @@ class Served:
     """What is to be served. python: the interpreter of the engine's environment; version: of the engine in it.
 
     dtype: "bfloat16", or "float32" for a model without MLA on a CPU. arch: "sm90", "sm100", "sm120", or "cpu".
+    trust_code: may the engine execute code that lies in the model's folder, as Kimi-K2.5's tokenizer?
     """
 
     python: Path
@@ -95,6 +96,7 @@ class Served:
     dtype: str
     version: str
     arch: str = "cpu"
+    trust_code: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

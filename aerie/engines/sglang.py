@@ -76,7 +76,7 @@ class Sglang:
             *(names["flag.graph-batch"], str(served.engine.max_num_seqs)),
             # Keys other than these two end the start ("Unknown keys"); more than 16 threads load slower (#17970).
             *("--model-loader-extra-config", json.dumps(_loader(gpus))),
-            "--trust-remote-code",
+            *(("--trust-remote-code",) if served.trust_code else ()),
             "--enable-metrics",
             # A second repetition of the same prompts must do the same work as the first.
             "--disable-radix-cache",

@@ -65,6 +65,7 @@ class Vllm:
             # A second repetition of the same prompts must do the same work as the first.
             "--no-enable-prefix-caching",
             "--disable-uvicorn-access-log",
+            *(("--trust-remote-code",) if served.trust_code else ()),
         ]
         variables = {
             "HF_HUB_OFFLINE": "1",
@@ -231,7 +232,6 @@ def _on_gpus(served: Served, gpus: Gpus, mode: Mode) -> list[str]:
         *("--tensor-parallel-size", str(gpus.tensor_parallel)),
         *("--gpu-memory-utilization", str(gpus.memory_fraction)),
         *("--model-loader-extra-config", json.dumps(_loader(gpus))),
-        "--trust-remote-code",
         *(("--attention-backend", attention) if attention else ()),
     ]
     match mode:

@@ -15,6 +15,7 @@ from tests.unit import recorded
 SIZE = {"hidden_size": 64, "layers": 5, "steps": 2, "learning_rate": 1e-3}
 TARGET = {"shape": "llama", "vocab_size": 512, "sequence": 64, "batch": 2, "threads": 1, "seed": 0}
 CORPUS = {"max_response_chars": 100, "held_out": 8}
+MADE = {"staged": None}
 PREFLIGHT = {
     "shape": {"name": "llama", "reason": "asked for"},
     "arithmetic": {"dtype": "float32", "reason": "asked for"},
@@ -67,7 +68,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from safetensors.torch import save_file
 
     folder = tmp_path_factory.mktemp("made")
-    target.run(context(folder, "target", target={**TARGET, "mla": SIZE, "llama": SIZE}, corpus=CORPUS))
+    target.run(context(folder, "target", target={**TARGET, "mla": SIZE, "llama": SIZE}, corpus=CORPUS, baseline=MADE))
     drafter = folder / "drafter"
     drafter.mkdir()
     (drafter / "config.json").write_text(json.dumps({"vocab_size": 8, "draft_vocab_size": 3}))
@@ -80,7 +81,7 @@ def test_a_staged_target_gives_the_same_prompts_as_the_one_that_was_made(made: P
     pin(tmp_path / "inventory", tiny=made / "out" / "model")
     chosen = {"lock": LOCK, "model": "tiny", "inventory": str(tmp_path / "inventory")}
     values = {**TARGET, "mla": SIZE, "llama": SIZE, "staged": chosen}
-    step = context(tmp_path / "step", "target", target=values, corpus=CORPUS)
+    step = context(tmp_path / "step", "target", target=values, corpus=CORPUS, baseline=MADE)
     evidence = target.run(step)
     for name in FILES:
         assert (step.out / name).read_bytes() == (made / "out" / name).read_bytes()

@@ -30,6 +30,7 @@ VALUES = {
         "llama": SIZE,
     },
     "corpus": {"max_response_chars": 100, "held_out": 8},
+    "baseline": {"staged": None},
 }
 
 

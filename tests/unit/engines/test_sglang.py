@@ -19,10 +19,11 @@ ENGINE = Engine(name="sglang", max_model_len=4096, max_num_seqs=16, ready_timeou
 DRAFTER = Drafter(path=Path("/d"), tokens=3)
 
 
-def launch(version="0.5.16", mode=None, arch="sm120", engine=ENGINE):
+def launch(version="0.5.16", mode=None, arch="sm120", engine=ENGINE, **more):
     served = Served(
-        python=Path("/env/bin/python"), model=Path("/m"), engine=engine, dtype="bfloat16", version=version, arch=arch
-    )
+        python=Path("/env/bin/python"), model=Path("/m"), engine=engine, dtype="bfloat16", version=version, arch=arch,
+        **more,
+    )  # fmt: skip
     return SGLANG.launch(served, mode)
 
 
@@ -70,6 +71,11 @@ def test_overlap_is_asked_for_where_drafting_turns_it_off(version, is_set):
 def test_vision_avoids_the_kernel_that_does_not_fit_on_sm120():
     assert value(launch(), "--mm-attention-backend") == "sdpa"
     assert "--mm-attention-backend" not in launch(arch="sm90").flags
+
+
+def test_code_of_the_model_runs_where_it_is_trusted():
+    assert "--trust-remote-code" in launch(trust_code=True).flags
+    assert "--trust-remote-code" not in launch().flags
 
 
 def test_a_sampling_backend_is_the_profiles_alone():

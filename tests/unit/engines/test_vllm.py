@@ -25,11 +25,12 @@ METRICS = (Path(__file__).parent / "vllm-0.32.0.metrics.txt").read_text()
 
 @pytest.fixture
 def launch(tmp_path):
-    def make(config=MLA, mode=None, dtype="bfloat16", engine=ENGINE, version="0.32.0", arch="cpu"):
+    def make(config=MLA, mode=None, dtype="bfloat16", engine=ENGINE, version="0.32.0", arch="cpu", **more):
         (tmp_path / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
         served = Served(
-            python=Path("/env/bin/python"), model=tmp_path, engine=engine, dtype=dtype, version=version, arch=arch
-        )
+            python=Path("/env/bin/python"), model=tmp_path, engine=engine, dtype=dtype, version=version, arch=arch,
+            **more,
+        )  # fmt: skip
         return VLLM.launch(served, mode)
 
     return make
@@ -189,6 +190,12 @@ def test_on_gpus_the_forced_length_stands_in_the_arguments(launch, tmp_path):
     assert json.loads(value(server, "--speculative-config"))["synthetic_acceptance_length"] == 2.5
     assert not forced.folder.exists()
     assert VLLM.switches_forced(ENGINE) and not VLLM.switches_forced(GPU_ENGINE)
+
+
+@pytest.mark.parametrize("engine", [ENGINE, GPU_ENGINE], ids=["cpu", "gpus"])
+def test_code_of_the_model_runs_where_it_is_trusted(launch, engine):
+    assert "--trust-remote-code" in launch(LLAMA, engine=engine, trust_code=True).flags
+    assert "--trust-remote-code" not in launch(LLAMA, engine=engine).flags
 
 
 def test_a_sampling_backend_of_sglangs_is_refused(launch):
