@@ -32,7 +32,7 @@ MLA attention.
    the weights lie that are served next. `lm_head` on the state before a generated token must find that token, in 99 of
    100 if the answers are greedy. Nine answers of ten must have two tokens or more, and the drafter to start from no
    `norm_output`. The samples whose ids have the lowest hashes, `finetune.held_out` of all and at least 16, and a batch
-   for each process, are kept from the training in a folder of their own.
+   for each process, are kept from the training in a folder of their own, all turns of a conversation together.
 2. Make the trainer a target of its own (`aerie/eagle3/head.py`): a link to the file with `lm_head` and embedding, an
    index of these two, and a config.json with the sizes at its top. Kimi-K2.5's own has them one level down, and
    SpecForge fails on it; the 595 GB of its other files are then not touched either.
@@ -90,7 +90,8 @@ def run(context: Context) -> Mapping[str, Json]:
     counts = _count(context.inputs["synthesize"].path)
     check_usable(len(counts.usable), counts.samples)
     launcher = compute.launcher(context)
-    ids = [one for one, _ in counts.usable]
+    conversations = _conversations(context.inputs["target"].path / "prompts.train.jsonl")
+    ids = [conversations[one] for one, _ in counts.usable]
     held = held_out(ids, finetune.held_out, at_least=finetune.batch * launcher.processes)
     with Features(context.kept, held) as features:
         _write(context, target, features, len(ids), dtype=arithmetic["dtype"])
@@ -138,13 +139,29 @@ def run(context: Context) -> Mapping[str, Json]:
     }
 
 
-def held_out(ids: Sequence[str], share: float, *, at_least: int) -> frozenset[int]:
-    """The numbers of the samples that are kept from training: of the lowest hashes, so that their order is all the
-    same; `share` of them, at least 16 and `at_least`, by which every process has a batch of them.
+def held_out(conversations: Sequence[str], share: float, *, at_least: int) -> frozenset[int]:
+    """The numbers of the samples that are kept from training: whole conversations, of the lowest hashes, so that their
+    order is all the same; `share` of the samples, at least 16 and `at_least`, by which every process has a batch.
+
+    conversations: of every sample the one that it is a turn of.
     """
-    count = max(math.ceil(share * len(ids)), _MIN_HELD_OUT, at_least)
-    ordered = sorted(range(len(ids)), key=lambda number: hashlib.sha256(ids[number].encode()).digest())
-    return frozenset(ordered[:count])
+    count = max(math.ceil(share * len(conversations)), _MIN_HELD_OUT, at_least)
+    turns: dict[str, list[int]] = {}
+    for number, conversation in enumerate(conversations):
+        turns.setdefault(conversation, []).append(number)
+    held: list[int] = []
+    for conversation in sorted(turns, key=lambda one: hashlib.sha256(one.encode()).digest()):
+        if len(held) >= count:
+            break
+        held += turns[conversation]
+    return frozenset(held)
+
+
+def _conversations(prompts: Path) -> dict[str, str]:
+    """Of each prompt's id its conversation, which is its own where the prompt says nothing of one."""
+    with open(prompts, encoding="utf-8") as file:
+        rows = map(json.loads, file)
+        return {row["id"]: row.get("conversation", row["id"]) for row in rows}
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,65 +1,57 @@
-"""Prompts of one's own: a file of JSON lines, read strictly, split by hash, and kept apart. Standard library only.
+"""Prompts of one's own: a file of JSON lines, read strictly. Standard library only.
 
-    {"id": "a", "messages": [{"role": "user", "content": "…"}]}      the last turn is a user's
-    {"prompt": "…"}                                                  a user's only turn
+    {"prompt": "…"}                                                          a user's only turn
+    {"id": "a", "messages": [{"role": "user", "content": "…"}, …]}           turns as OpenAI writes them
+    {"id": "b", "conversations": [{"from": "human", "value": "…"}, …]}       turns as ShareGPT writes them
 
-Exactly one row is made of each prompt, whatever it is called and however often it comes.
+One prompt is made of each place where an assistant answers: all turns before it. Exactly one row is made of each
+prompt, whatever it is called and however often it comes, in one conversation or in several that begin alike.
 """
 
 import hashlib
 import json
-import re
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aerie.errors import AerieError, UsageError
+from aerie.errors import UsageError
 
-__all__ = ["NGRAM", "Asked", "File", "Split", "read", "sha256", "split"]
+__all__ = ["Asked", "File", "read", "sha256"]
 
-# Words in a row that no trained prompt shares with a held-out one, as GPT-3's own check (Brown et al. 2020, app. C).
-NGRAM = 13
-_KEYS = {"id", "messages", "prompt"}
+_FORMS = ("messages", "prompt", "conversations")
 _ROLES = ("system", "user", "assistant")
+_SHAREGPT = {"human": "user", "gpt": "assistant"}  # its names of two roles
 _SHOWN = 5
-# A word, or a character of a script that has no spaces between words.
-_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af]|[^\W_]+")
+
+_Messages = tuple[Mapping[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """One prompt. messages: role and content each, the last of a user; sha256: of the messages alone."""
+    """One prompt. messages: role and content each, the last of a user; sha256: of the messages alone.
+
+    An assistant's turns among the messages are the file's own: context of the answer, and nothing that is trained on.
+    conversation: sha256 of the turns up to the first answer, the same for all prompts of a conversation.
+    """
 
     id: str
-    messages: tuple[Mapping[str, str], ...]
+    messages: _Messages
     sha256: str
+    conversation: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
-    """What a file holds. rows: each prompt once, in the file's order; lines: those that are not empty."""
+    """What a file holds. rows: each prompt once, in the file's order; lines: those that are not empty; asked: prompts
+    in them, repeated ones too.
+    """
 
     path: str
     sha256: str
     lines: int
+    asked: int
     rows: tuple[Asked, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
-    """Prompts to train on and such that are held out, each in the order of their hashes.
-
-    same, sharing: prompts left out of train as a held-out one in other spelling, or for NGRAM words in a row of one;
-    commonest: the words in a row for which the most were, "" for none.
-    """
-
-    train: tuple[Asked, ...]
-    held: tuple[Asked, ...]
-    same: int
-    sharing: int
-    commonest: str
 
 
 def read(path: Path) -> File:
@@ -72,29 +64,30 @@ def read(path: Path) -> File:
         ) from error
     found: dict[str, Asked] = {}
     wrong: list[str] = []
-    lines = 0
+    lines = asked = 0
     owners: dict[str, str] = {}
     for number, line in enumerate(data.split(b"\n"), start=1):
         if not line.strip():
             continue
         lines += 1
         try:
-            one = _asked(json.loads(line))
-            if owners.setdefault(one.id, one.sha256) != one.sha256:
-                raise ValueError(f"id {one.id} again, of another prompt")
+            rows = _asked(json.loads(line), owners)
         except ValueError as error:  # of the syntax, of the encoding, and of what is said
             wrong.append(f"line {number}: {error}")
             continue
-        found.setdefault(one.sha256, one)
+        asked += len(rows)
+        for one in rows:
+            found.setdefault(one.sha256, one)
     if wrong or not found:
         more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         raise UsageError(
             f"corpus.prompts {path}",
             seen="; ".join(wrong[:_SHOWN]) + more if wrong else "no prompt",
-            expected='lines of {"id"?, "messages": […]} or {"id"?, "prompt": "…"}',
+            expected='lines of {"id"?, "messages": […]}, {"id"?, "conversations": […]} or {"id"?, "prompt": "…"}',
             remedy="Mend or remove them: nothing is left out silently.",
         )
-    return File(path=str(path), sha256=hashlib.sha256(data).hexdigest(), lines=lines, rows=tuple(found.values()))
+    digest = hashlib.sha256(data).hexdigest()
+    return File(path=str(path), sha256=digest, lines=lines, asked=asked, rows=tuple(found.values()))
 
 
 def sha256(path: Path) -> str | None:
@@ -105,86 +98,67 @@ def sha256(path: Path) -> str | None:
         return None
 
 
-def split(rows: Sequence[Asked], held_out: int) -> Split:
-    """The `held_out` prompts of the lowest hashes, and of the others those that share nothing with them.
+def _asked(entry: Any, owners: dict[str, str]) -> list[Asked]:
+    """The prompts of a line's JSON. Raises ValueError with what is wrong with it.
 
-    What the user says counts, not what a system turn does, which is often the same for all. Raises AerieError where
-    there are no more prompts than are to be held out.
+    owners: of each id so far the hash of what it names; gets this line's.
     """
-    if len(rows) <= held_out:
-        raise AerieError(
-            "corpus.held_out",
-            seen=f"{held_out} of {len(rows)} prompts",
-            expected="more prompts than are held out",
-            remedy="Give a longer file in corpus.prompts, or lower corpus.held_out.",
-        )
-    ordered = sorted(rows, key=lambda one: one.sha256)
-    held, others = ordered[:held_out], ordered[held_out:]
-    apart = [_words(one) for one in held]
-    texts = {" ".join(words) for words in apart}
-    shared = {gram for words in apart for gram in _grams(words)}
-    train: list[Asked] = []
-    same = 0
-    blamed: dict[str, int] = {}
-    for one in others:
-        words = _words(one)
-        if " ".join(words) in texts:
-            same += 1
-        elif gram := next((gram for gram in _grams(words) if gram in shared), ""):
-            blamed[gram] = blamed.get(gram, 0) + 1
-        else:
-            train.append(one)
-    return Split(
-        train=tuple(train),
-        held=tuple(held),
-        same=same,
-        sharing=sum(blamed.values()),
-        commonest=max(blamed, key=lambda gram: blamed[gram], default=""),
-    )
-
-
-def _asked(entry: Any) -> Asked:
-    """The prompt of a line's JSON. Raises ValueError with what is wrong with it."""
     if not isinstance(entry, dict):
         raise ValueError(f"{type(entry).__name__} instead of an object")
-    if unknown := sorted(set(entry) - _KEYS):
+    if unknown := sorted(set(entry) - {"id", *_FORMS}):
         raise ValueError(f"{', '.join(unknown)} would not be rendered")
-    if ("messages" in entry) == ("prompt" in entry):
-        raise ValueError("messages and prompt" if "prompt" in entry else "neither messages nor prompt")
-    turns = entry["messages"] if "messages" in entry else [{"role": "user", "content": entry["prompt"]}]
-    messages = tuple(_turns(turns))
-    text = json.dumps(messages, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    name = entry.get("id", digest[:16])
+    forms = [form for form in _FORMS if form in entry]
+    if len(forms) != 1:
+        raise ValueError(" and ".join(forms) or "neither messages nor prompt")
+    turns = [{"role": "user", "content": entry["prompt"]}] if forms == ["prompt"] else entry[forms[0]]
+    prompts = _prompts(
+        tuple(_turns(turns, *(("from", "value") if forms == ["conversations"] else ("role", "content"))))
+    )
+    digests = [_digest(messages) for messages in prompts]
+    name = entry.get("id", digests[-1][:16])
     if not isinstance(name, str | int) or isinstance(name, bool) or name == "":
         raise ValueError(f"id {json.dumps(name)} instead of a text or a number")
-    return Asked(id=str(name), messages=messages, sha256=digest)
+    ids = [str(name)] if len(prompts) == 1 else [f"{name}#{turn}" for turn in range(1, len(prompts) + 1)]
+    named = dict(zip([*ids, str(name)], [*digests, digests[-1]], strict=True))
+    if taken := next((one for one, digest in named.items() if owners.get(one, digest) != digest), None):
+        raise ValueError(f"id {taken} again, of another prompt")
+    owners |= named
+    return [
+        Asked(id=one, messages=messages, sha256=digest, conversation=digests[0])
+        for one, messages, digest in zip(ids, prompts, digests, strict=True)
+    ]
 
 
-def _turns(turns: Any) -> Iterator[Mapping[str, str]]:
+def _turns(turns: Any, role: str, content: str) -> Iterator[Mapping[str, str]]:
+    """role, content: what the file calls them."""
     if not isinstance(turns, list) or not turns:
-        raise ValueError("messages is no list of turns")
+        raise ValueError("no list of turns")
     for turn in turns:
-        if not isinstance(turn, dict) or set(turn) != {"role", "content"}:
-            raise ValueError("a turn that is not role and content alone")
-        if turn["role"] not in _ROLES:
-            raise ValueError(f"role {json.dumps(turn['role'])}, expected one of {', '.join(_ROLES)}")
-        if not isinstance(turn["content"], str) or not turn["content"].strip():
-            raise ValueError(f"a turn of {turn['role']} without text")
-        yield {"role": turn["role"], "content": turn["content"]}
-    if turns[-1]["role"] == "assistant":
-        raise ValueError("it ends with an assistant's turn, and the target is to answer itself: leave that turn out")
-    if turns[-1]["role"] != "user":
-        raise ValueError(f"it ends with a turn of {turns[-1]['role']}, expected a user's")
+        if not isinstance(turn, dict) or set(turn) != {role, content}:
+            raise ValueError(f"a turn that is not {role} and {content} alone")
+        said = _SHAREGPT.get(turn[role], turn[role]) if role == "from" and isinstance(turn[role], str) else turn[role]
+        if said not in _ROLES:
+            raise ValueError(f"role {json.dumps(turn[role])}, expected one of {', '.join(_ROLES)}")
+        if not isinstance(turn[content], str) or not turn[content].strip():
+            raise ValueError(f"a turn of {said} without text")
+        yield {"role": said, "content": turn[content]}
 
 
-def _words(asked: Asked) -> list[str]:
-    """What its users say, in words without case, punctuation and width."""
-    text = "\n".join(turn["content"] for turn in asked.messages if turn["role"] == "user")
-    plain = unicodedata.normalize("NFKC", text).casefold()
-    return _WORD.findall(plain) or plain.split()
+def _prompts(messages: _Messages) -> list[_Messages]:
+    """The turns before each answer, which follows a user's turn: one that the file has, or the one that it lacks."""
+    asked = messages
+    while asked and asked[-1]["role"] == "assistant":  # the target answers itself
+        asked = asked[:-1]
+    if not asked or asked[-1]["role"] != "user":
+        raise ValueError(f"it ends with a turn of {asked[-1]['role'] if asked else 'assistant'}, expected a user's")
+    answered = [
+        place
+        for place in range(1, len(asked))
+        if asked[place]["role"] == "assistant" and asked[place - 1]["role"] == "user"
+    ]
+    return [asked[:place] for place in answered] + [asked]
 
 
-def _grams(words: Sequence[str]) -> Iterator[str]:
-    for start in range(len(words) - NGRAM + 1):
-        yield " ".join(words[start : start + NGRAM])
+def _digest(messages: Sequence[Mapping[str, str]]) -> str:
+    text = json.dumps(messages, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

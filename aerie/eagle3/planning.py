@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from aerie.eagle3 import own_prompts
+from aerie.eagle3 import apart, own_prompts
 from aerie.eagle3.arithmetic import KEPT, Captured
 from aerie.eagle3.made import FEWER_SAMPLES, LESS_CACHE, of_made
 from aerie.eagle3.profile import Figures, Profile, Staged
@@ -281,9 +281,11 @@ def _target_obstacle(profile: Profile) -> str:
 def _prompts(path: str, held_out: int) -> tuple[int, str]:
     """(How many to train on, where they come from) of a file. The step may leave out some more, as too long."""
     file = own_prompts.read(Path(path))
-    parts = own_prompts.split(file.rows, held_out)
-    left_out = f"{file.lines - len(file.rows):,} repeated, {parts.same + parts.sharing:,} too near to held-out ones"
-    return len(parts.train), f"of {file.lines:,} lines of {path}, {held_out:,} held out, {left_out}"
+    parts = apart.split(file.rows, held_out)
+    near = parts.beside + parts.same + parts.sharing
+    left_out = f"{file.asked - len(file.rows):,} repeated, {near:,} too near to held-out ones"
+    asked = f"{file.asked:,} answers to give in " if file.asked > file.lines else ""
+    return len(parts.train), f"of {asked}{file.lines:,} lines of {path}, {held_out:,} held out, {left_out}"
 
 
 def _environments_obstacle(profile: Profile) -> str:

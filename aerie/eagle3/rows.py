@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from aerie.eagle3 import corpus, own_prompts
+from aerie.eagle3 import apart, corpus, own_prompts
 from aerie.errors import AerieError
 from aerie.runbook.step import Json
 
@@ -77,28 +77,39 @@ def tokenize(
 def own(
     tokenizer: "PreTrainedTokenizerBase", values: "Corpus", options: Mapping[str, Any]
 ) -> tuple[list[Json], list[Json], dict[str, Json]]:
-    """(To train on, held out, what became of the others) of the file's prompts, as {id, messages, input_ids}.
+    """(To train on, held out, what became of the others) of the file's prompts.
 
-    Raises as own_prompts.read and split, and as render.
+    Each is {id, conversation, messages, input_ids}. Raises as own_prompts.read and apart.split, and as render.
     """
     file = own_prompts.read(Path(values.prompts))
     ids = render(tokenizer, [one.messages for one in file.rows], options)
     rendered = {one.id: tokens for one, tokens in zip(file.rows, ids, strict=True)}
     fitting = [one for one in file.rows if len(rendered[one.id]) <= values.max_prompt_tokens]
-    parts = own_prompts.split(fitting, values.held_out)
+    parts = apart.split(fitting, values.held_out)
     told = {
         "file": file.path,
         "sha256": file.sha256,
         "lines": file.lines,
-        "repeated": file.lines - len(file.rows),
+        "asked": file.asked,
+        "conversations": len({one.conversation for one in file.rows}),
+        "repeated": file.asked - len(file.rows),
         "too_long": len(file.rows) - len(fitting),
+        "beside_held_out": parts.beside,
         "as_held_out": parts.same,
         "sharing_words": parts.sharing,
-        "words_in_a_row": own_prompts.NGRAM,
+        "words_in_a_row": apart.NGRAM,
         "commonest": parts.commonest,
     }
     train, held = (
-        [{"id": one.id, "messages": list(map(dict, one.messages)), "input_ids": rendered[one.id]} for one in part]
+        [
+            {
+                "id": one.id,
+                "conversation": one.conversation,
+                "messages": list(map(dict, one.messages)),
+                "input_ids": rendered[one.id],
+            }
+            for one in part
+        ]
         for part in (parts.train, parts.held)
     )
     return train, held, told

@@ -29,12 +29,21 @@ only if the manifest pins every .py file there; the engine gets `--trust-remote-
 that tokenizer_config.json names must then be, as text, that one id: `<think>` was not with some releases of
 transformers.
 
-The prompts may be one's own: `corpus.prompts` names a file of JSON lines, `{"id"?, "messages": [...]}` or
-`{"id"?, "prompt": "..."}`. Every line is one, or the step names it by its number. Each prompt becomes one row, whatever
-it is called and however often it comes. Those of the `corpus.held_out` lowest hashes are held out; a prompt that is one
-of them in other spelling, or shares 13 words in a row with one, is not trained on either, and the evidence counts them.
-`corpus.template_options` is what the chat template is given, as Kimi's `{thinking: false}`; an option that the template
-never reads is refused. A conversation of several turns becomes one row, answered at its end.
+The prompts may be one's own: `corpus.prompts` names a file of JSON lines, `{"id"?, "prompt": "..."}`, or turns as
+OpenAI writes them, `{"id"?, "messages": [...]}`, or ShareGPT, `{"id"?, "conversations": [...]}`. Every line is one of
+these, or the step names it by its number. Each prompt becomes one row, whatever it is called and however often it
+comes. `corpus.template_options` is what the chat template is given, as Kimi's `{thinking: false}`; an option that the
+template never reads is refused.
+
+A conversation becomes one row for each place where the assistant answers: the prompt is every turn before, as the
+template renders it, and the loss counts on that answer alone, which the target gives itself. So nothing of the file's
+own answers is trained on. They stay as context, for a user's next turn replies to what was said to him, and to an
+answer in its place it would make no sense; what was served by the target itself is then also what it said. One row for
+a whole conversation would be wrong: templates drop the thinking of earlier turns, which serving then never sees.
+
+Of the `corpus.held_out` conversations of the lowest hashes one prompt each is held out; their other turns are not
+trained on, and no prompt that is a held-out one in other spelling or shares 13 words in a row with one. Conversations
+that begin with the same turns are one in this. The evidence counts all of these.
 
 1. Collect questions about documented names of the standard library with their docstrings (`aerie/eagle3/corpus.py`).
    Keep `corpus.held_out` names apart by hash: neither such a name nor its text may occur in what is trained on,

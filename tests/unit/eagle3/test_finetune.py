@@ -73,6 +73,14 @@ def test_what_is_held_out_hangs_on_the_ids_alone() -> None:
     assert len(held) == 40
 
 
+def test_all_turns_of_a_conversation_are_held_out_or_none() -> None:
+    conversations = [f"c{number // 3}" for number in range(801)]
+    held = finetune.held_out(conversations, 0.05, at_least=1)
+    assert len(held) == 42  # 41, and what their last conversation has more
+    apart = {conversations[number] for number in held}
+    assert [number for number, name in enumerate(conversations) if name in apart and number not in held] == []
+
+
 @pytest.mark.parametrize(("samples", "at_least", "count"), [(801, 1, 41), (100, 1, 16), (100, 64, 64)])
 def test_enough_is_held_out(samples: int, at_least: int, count: int) -> None:
     ids = [str(number) for number in range(samples)]

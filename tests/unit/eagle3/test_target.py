@@ -106,7 +106,7 @@ def test_nothing_held_out_is_in_training_prompts_or_generic_text(tmp_path: Path)
 
 def test_prompts_of_ones_own_take_the_place_of_pythons(tmp_path: Path) -> None:
     file = tmp_path / "own.jsonl"
-    turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+    turns = [{"role": "user", "content": "Servus"}, {"role": "assistant", "content": "Hello"}]
     entries = [{"prompt": f"Question {i}?"} for i in range(20)]
     entries += [{"id": "talk", "messages": [*turns, {"role": "user", "content": "Why?"}]}, entries[3]]
     entries += [{"id": "long", "prompt": "word " * 400}]
@@ -114,16 +114,20 @@ def test_prompts_of_ones_own_take_the_place_of_pythons(tmp_path: Path) -> None:
     evidence = run(tmp_path, "llama", prompts=str(file), template_options={}, max_prompt_tokens=64)
     check_the_model(tmp_path, evidence, "llama")
     told = evidence["corpus"]
-    assert (told["lines"], told["repeated"], told["too_long"]) == (23, 1, 1)
+    assert (told["lines"], told["asked"], told["conversations"]) == (23, 24, 22)
+    assert (told["repeated"], told["too_long"]) == (1, 1)
     train, held = (rows(tmp_path / "out" / f"prompts.{part}.jsonl") for part in ("train", "held"))
-    assert (len(train), len(held)) == (evidence["train_prompts"], 8) == (13, 8)
-    assert len({row["id"] for row in train + held}) == 21
-    (talk,) = [row for row in train + held if row["id"] == "talk"]
+    assert (len(train), len(held)) == (evidence["train_prompts"], 8) == (14, 8)
+    assert len({row["id"] for row in train + held}) == 22
+    first, second = (row for name in ("talk#1", "talk#2") for row in train if row["id"] == name)
+    assert first["conversation"] == second["conversation"]
 
     import transformers
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out" / "model")
-    assert tokenizer.decode(talk["input_ids"]) == "<|user|>Hi<|assistant|>Hello<eos><|user|>Why?<|assistant|>"
+    opening = "<|user|>Servus<|assistant|>"
+    assert tokenizer.decode(first["input_ids"]) == opening
+    assert tokenizer.decode(second["input_ids"]) == f"{opening}Hello<eos><|user|>Why?<|assistant|>"
     assert target.stale(evidence) is None
     file.write_text("")
     assert target.stale(evidence) == f"{file} holds other prompts by now"

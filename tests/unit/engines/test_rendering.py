@@ -73,6 +73,19 @@ def test_prompts_that_render_alike_are_counted_and_the_options_sent(engine: Rend
     assert {json.dumps(one["chat_template_kwargs"]) for one in engine.asked} == {'{"thinking": false}'}
 
 
+def test_prompts_with_an_answer_among_their_turns_are_rendered_too(engine: Renders, tmp_path: Path) -> None:
+    def row(number: int, *earlier: dict[str, str]) -> dict[str, Any]:
+        last = {"role": "user", "content": f'"assistant" {number}'}
+        return {"id": str(number), "messages": [*earlier, last], "input_ids": [1, *last["content"].encode(), 3]}
+
+    turns = ({"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"})
+    lines = [row(number) for number in range(30)] + [row(number, *turns) for number in range(30, 60)]
+    file = tmp_path / "prompts.train.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert asyncio.run(rendering.check(engine.server, [file], {}))["prompts"] == 16
+    assert [len(one["messages"]) for one in engine.asked] == [1] * 8 + [3] * 8
+
+
 @pytest.mark.parametrize(
     ("end", "position", "seen"),
     [([4], 3, r"\[1, 72, 105, 4\]"), ([3, 9], 4, r"\[72, 105, 3, 9\]"), ([], 3, r"\[1, 72, 105\]")],
