@@ -96,12 +96,14 @@ class Curve:
 
         Raises AerieError on a loss that is not finite.
         """
-        match = re.match(r"step (\d+): (\{.*\})\s*$", line)
-        if not match:
-            return None
-        step = int(match[1])
+        # Several processes write into one pipe, and the end of a line may come after another one's whole line.
+        reports = re.finditer(r"step (\d+): (\{[^{}]*\})", line)
+        new = [step for report in reports if (step := self._take(int(report[1]), report[2])) is not None]
+        return new[-1] if new else None
+
+    def _take(self, step: int, metrics_text: str) -> int | None:
         # The trainer prints a dict's repr, in which a broken loss is the bare name nan or inf.
-        metrics = ast.literal_eval(re.sub(r"\b(nan|inf)\b", "'\\1'", match[2]))
+        metrics = ast.literal_eval(re.sub(r"\b(nan|inf)\b", "'\\1'", metrics_text))
         if evaluated := metrics.get("eval/per_position_acc"):
             if not self.evaluations or step > self.evaluations[-1][0]:
                 self.evaluations.append((step, evaluated))

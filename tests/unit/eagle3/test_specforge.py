@@ -63,6 +63,15 @@ def test_an_evaluation_gives_the_accuracy_on_held_out_samples() -> None:
     assert curve.evaluated(80) == {"eval_accuracy": [], "eval_tau": [(40, 1.75)]}, "the last one is not there"
 
 
+def test_reports_of_two_processes_in_one_line_are_read_alike() -> None:
+    curve = Curve()
+    assert curve.read(LINE.rstrip() + LINE) == 40
+    assert curve.read("\n") is None
+    assert curve.read(EVALUATED.rstrip() + LINE.replace("step 40", "step 41") + EVALUATED) == 41
+    assert [step for step, _ in curve.loss] == [40, 41]
+    assert curve.evaluations == [(40, [0.5, 0.4, 0.25])]
+
+
 @pytest.mark.parametrize("value", ["nan", "inf"])
 def test_a_loss_that_is_not_finite_ends_the_training(value: str) -> None:
     with pytest.raises(AerieError, match=r"trainer, step 40.*expected a finite loss"):
