@@ -16,7 +16,7 @@ from aerie.runbook.step import Json, write_atomic
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Head", "of", "text_config"]
+__all__ = ["Head", "files", "of", "text_config"]
 
 _LM_HEAD, _EMBEDDING, _NORM = "lm_head.weight", "model.embed_tokens.weight", "model.norm.weight"
 _INDEX = "model.safetensors.index.json"
@@ -71,12 +71,12 @@ def of(target: Path) -> Head:
 
     Raises AerieError where a tensor is in none of its files, or in more than one by its ending.
     """
-    files = _files(target)
-    lm_head, embedding, norm = (_named(target, files, ending) for ending in (_LM_HEAD, _EMBEDDING, _NORM))
-    return Head(lm_head=lm_head, embedding=embedding, norm=norm, files=files, config=text_config(target))
+    found = files(target)
+    lm_head, embedding, norm = (_named(target, found, ending) for ending in (_LM_HEAD, _EMBEDDING, _NORM))
+    return Head(lm_head=lm_head, embedding=embedding, norm=norm, files=found, config=text_config(target))
 
 
-def _files(target: Path) -> dict[str, Path]:
+def files(target: Path) -> dict[str, Path]:
     """Of every tensor, its file."""
     target = target.resolve()
     if (index := target / _INDEX).exists():

@@ -4,11 +4,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aerie.eagle3 import compute, staged
 from aerie.eagle3.profile import Parity
-from aerie.engines.adapter import LastState
 from aerie.engines.states import read_kept
 from aerie.errors import AerieError
 from aerie.runbook.step import Context, Json, Verdict, go, stop
@@ -28,10 +27,19 @@ relative errors of 0.23 to 0.40 and fluent text all the same.
 2. Run the same tokens through transformers in fp32 and compare position by position and layer by layer:
    |engine - reference| / |reference|, and the cosine. The last layer's state is the one before the final norm
    where the engine is vLLM, and the one after it where it is SGLang (`last_state` in the evidence of `synthesize`).
-   Where GPUs serve, the reference runs on one too, without TF32.
-3. Do the same with transformers in bf16, after the other model has gone from memory: that is the error which the
-   number format alone makes, on this target. An engine that is much worse than it has an error of its own, even under
-   the gate.
+   Where GPUs serve, the reference runs on one of them too, without TF32; no server runs by then.
+3. Do the same with transformers in bf16: that is the error which the number format alone makes, on this target. An
+   engine that is much worse than it has an error of its own, even under the gate.
+
+The reference takes the target decoder layer by decoder layer, all samples through one before the next is read, in both
+formats. On a CPU that gives to the bit what the whole model gives. Of the weights one layer is held at a time, of its
+experts one alone: a target of any size has room, and its files come from the disk once (`aerie/eagle3/layerwise.py`).
+
+Of weights in INT4 (compressed-tensors, pack-quantized, as Kimi-K2.5's experts are) the reference computes with what is
+stored: each number times its group's scale, exact in fp32, rounded once in bf16. These are the weights that the engine
+serves. What the quantisation itself has changed, against weights that were never published, is not measured here; and
+an engine that multiplies by another rounding of them differs by that. Another quantisation is refused before anything
+is read.
 
 The gate is on the mean over positions and layers, `parity.max_mean_rel`: 0.005 to 0.007 was measured on correct runs
 in bf16, in which single positions reach 0.04, and 6e-7 on one in fp32. Run it on the trained target: a barely trained
@@ -61,19 +69,12 @@ def run(context: Context) -> Mapping[str, Json]:
     layers: list[int] = synthesis.evidence["layers"]
     rows = _pick(synthesis.path / "samples.jsonl", limits.samples)
 
-    engine = {layer: Errors() for layer in layers}
-    bf16 = {layer: Errors() for layer in layers}
-    for index, (row, exact) in enumerate(zip(rows, _reference(context, rows, "float32"), strict=True)):
-        captured = read_states(synthesis.path, row, len(layers)).float()
-        for slot, layer in enumerate(layers):
-            engine[layer].add(captured[:, slot], exact[layer])
-        _keep(context, index, exact)
-        context.progress(index + 1, 2 * len(rows), unit="samples", note="fp32")
-    for index, (_, rounded) in enumerate(zip(rows, _reference(context, rows, "bfloat16"), strict=True)):
-        exact = _kept(context, index)
-        for layer in layers:
-            bf16[layer].add(rounded[layer], exact[layer])
-        context.progress(len(rows) + index + 1, 2 * len(rows), unit="samples", note="bf16")
+    captured = [read_states(synthesis.path, row, len(layers)) for row in rows]
+    engine, bf16 = ({layer: Errors() for layer in layers} for _ in range(2))
+    for layer, references in _references(context, rows):
+        for seen, (exact, rounded) in zip(captured, references, strict=True):
+            engine[layer].add(seen[:, layers.index(layer)].float(), exact)
+            bf16[layer].add(rounded, exact)
     everything = [rel for errors in engine.values() for rel in errors.rel]
     return {
         "samples": len(rows),
@@ -136,52 +137,25 @@ def read_states(synthesis: Path, row: Json, layers: int) -> "torch.Tensor":
     return states
 
 
-def _reference(context: Context, rows: Sequence[Json], dtype: str) -> "Iterator[dict[int, torch.Tensor]]":
-    """`layer_states` of each row by transformers in `dtype`, on the run's device, as tensors on the CPU."""
-    # One model at a time: two of them may not fit, and the states of all rows at once may not either.
+def _references(
+    context: Context, rows: Sequence[Json]
+) -> "Iterator[tuple[int, Iterator[tuple[torch.Tensor, torch.Tensor]]]]":
+    """Per captured layer, from the first to the last, the [T, H] states of each row by transformers: those computed in
+    fp32 and those in bf16, both as fp32 on the CPU.
+    """
     import torch
+
+    from aerie.eagle3.layerwise import Reference
 
     torch.set_float32_matmul_precision("highest")  # not TF32, which has fewer digits than the errors looked for
     layers, last_state = (context.inputs["synthesize"].evidence[name] for name in ("layers", "last_state"))
-    model = compute.model(context, staged.folder(context.inputs["target"], "model"), dtype)
-    for row in rows:
-        states = layer_states(model, row["input_ids"][:-1], layers, last_state)
-        yield {layer: state.cpu() for layer, state in states.items()}
-
-
-def _keep(context: Context, index: int, states: "dict[int, torch.Tensor]") -> None:
-    import torch
-
-    torch.save(states, context.scratch / f"{index}.pt")
-
-
-def _kept(context: Context, index: int) -> "dict[int, torch.Tensor]":
-    import torch
-
-    states: dict[int, torch.Tensor] = torch.load(context.scratch / f"{index}.pt")
-    return states
-
-
-def layer_states(
-    model: Any, tokens: Sequence[int], layers: Sequence[int], last_state: LastState
-) -> "dict[int, torch.Tensor]":
-    """Per layer id the [T, H] state after so many layers, in fp32; that of the last layer as last_state says."""
-    import torch
-
-    before_norm: list[torch.Tensor] = []
-    # transformers puts the normed state last in hidden_states; vLLM hands out the one before.
-    hook = model.model.norm.register_forward_hook(lambda module, args, output: before_norm.append(args[0]))
-    try:
-        with torch.no_grad():
-            output = model.model(
-                input_ids=torch.tensor([list(tokens)], device=model.device), output_hidden_states=True, use_cache=False
-            )
-    finally:
-        hook.remove()
-    states = output.hidden_states
-    if last_state == "before-norm":
-        states = [*states[:-1], before_norm[0]]
-    return {layer: states[layer][0].float() for layer in layers}
+    reference = Reference(staged.folder(context.inputs["target"], "model"), compute.device(context))
+    tokens = [row["input_ids"][:-1] for row in rows]
+    for layer, states in enumerate(reference.states(tokens, ("float32", "bfloat16"), last_state)):
+        context.progress(layer, reference.layers, unit="layers")
+        if layer in layers:
+            both = zip(states["float32"], states["bfloat16"], strict=True)
+            yield layer, ((exact.cpu(), rounded.float().cpu()) for exact, rounded in both)
 
 
 def _pick(path: Path, samples: int) -> list[Json]:

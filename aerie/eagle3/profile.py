@@ -222,6 +222,8 @@ class Figures(_Values):
     single_tok_s: Annotated[float, Field(gt=0, description="generated for one user")]
     crowd_tok_s: Annotated[float, Field(gt=0, description="generated for more than one user, all together")]
     extract_tok_s: Annotated[float, Field(gt=0, description="whose hidden states are extracted")]
+    reference_bytes_s: Annotated[float, Field(gt=0, description="of weights that parity's reference computes with")]
+    layer_bytes: Annotated[int, Field(ge=1, description="of one layer in fp32 without experts, one expert, and work")]
     train_tok_s: Annotated[float, Field(gt=0, description="trained on, all GPUs together")]
     train_gpu_bytes: Annotated[int, Field(ge=1, description="of the trainer on each GPU")]
     checkpoint_bytes: Annotated[int, Field(ge=1, description="of one checkpoint, optimizer included")]
