@@ -1,6 +1,6 @@
-"""FOLDER SHAPE: writes FOLDER/target (a tiny target, mla or llama) and FOLDER/drafter (EAGLE-3), weights random.
+"""FOLDER SHAPE [HIDDEN LAYERS]: writes FOLDER/target (a tiny target, mla or llama) and FOLDER/drafter (EAGLE-3).
 
-FOLDER/shifted is that drafter with every draft id meaning the token after its own: next to nothing of it is accepted.
+All weights are random. FOLDER/shifted is that drafter with every draft id meaning the token after its own: next to nothing of it is accepted.
 For the engine's Python.
 """
 
@@ -21,7 +21,8 @@ VOCABULARY, DRAFT_VOCABULARY = 512, 256
 folder, shape = Path(sys.argv[1]), sys.argv[2]
 torch.manual_seed(0)
 
-size = Shape(hidden_size=192, layers=6, steps=1, learning_rate=1e-3)
+hidden_size, layers = map(int, sys.argv[3:5] or (192, 6))
+size = Shape(hidden_size=hidden_size, layers=layers, steps=1, learning_rate=1e-3)
 values = Target(shape=shape, vocab_size=VOCABULARY, sequence=256, batch=4, threads=1, seed=0, mla=size, llama=size)
 words = {f"w{i}": i for i in range(VOCABULARY)}
 tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
