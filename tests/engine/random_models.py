@@ -1,7 +1,7 @@
 """FOLDER SHAPE [HIDDEN LAYERS]: writes FOLDER/target (a tiny target, mla or llama) and FOLDER/drafter (EAGLE-3).
 
-All weights are random. FOLDER/shifted is that drafter with every draft id meaning the token after its own: next to nothing of it is accepted.
-For the engine's Python.
+All weights are random. FOLDER/shifted is that drafter with every draft id meaning the token after its own: next to
+nothing of it is accepted. For the engine's Python.
 """
 
 import json
