@@ -20,6 +20,7 @@ __all__ = ["serve"]
         "model": "name of a model of the lock",
         "engine": "vllm or sglang",
         "drafter": "name of a model of the lock: its EAGLE-3 drafter",
+        "draft_tokens": "drafts per verify step with --drafter; 0 is the lock's draft_tokens",
         "accept_fall": "serve it also where less of its drafts is accepted than in the last good run",
         "plan": "only show what would be done (so does invoke --dry)",
         "status": "show what serves the model",
@@ -38,6 +39,7 @@ def serve(
     model: str,
     engine: str = "",
     drafter: str = "",
+    draft_tokens: int = 0,
     accept_fall: bool = False,
     plan: bool = False,
     status: bool = False,
@@ -64,7 +66,8 @@ def serve(
     if rollback:
         prepared = planning.prepare_rollback(host, model, **where)
     else:
-        prepared = planning.prepare(host, model, engine, drafter=drafter, accept_fall=accept_fall, **where)
+        where |= {"drafter": drafter, "draft_tokens": draft_tokens or None, "accept_fall": accept_fall}
+        prepared = planning.prepare(host, model, engine, **where)
     _change(prepared, only_plan=only_plan, yes=yes, no_input=no_input, json=json)
 
 

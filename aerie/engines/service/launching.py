@@ -44,15 +44,17 @@ def service_of(
     size_bytes: int,
     gpus: int,
     arch: str,
+    draft_tokens: int | None = None,
 ) -> Service:
     """The service that serves `model`, the first of `weights`, with the second as its drafter where there is one.
 
-    config: the model's config.json; size_bytes: of the weights together. Raises UsageError for what the engine is known
-    to serve wrongly, or not at all.
+    config: the model's config.json; size_bytes: of the weights together; draft_tokens: instead of the lock's. Raises
+    UsageError for what the engine is known to serve wrongly, or not at all.
     """
     settings = lock.engine.models.get(model, EngineModel())
     values = _values(engine, settings, gpus)
-    mode = Drafter(path=Path(weights[1].folder), tokens=settings.draft_tokens) if len(weights) > 1 else None
+    tokens = settings.draft_tokens if draft_tokens is None else draft_tokens
+    mode = Drafter(path=Path(weights[1].folder), tokens=tokens) if len(weights) > 1 else None
     with tempfile.TemporaryDirectory() as folder:  # the adapter reads config.json where the model lies, here
         Path(folder, "config.json").write_text(json.dumps(config))
         served = Served(

@@ -1,7 +1,7 @@
 """What `serve` would do on a host: one probe and one question, nothing changed."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -24,9 +24,22 @@ from .onhost import gates
 from .onhost.definition import SLOTS, Service, Slot, Weights, other, unit_of
 from .status import Status, look
 
-__all__ = ["Action", "Prepared", "ServePlan", "plan_of", "prepare", "prepare_rollback", "refusals"]
+__all__ = [
+    "MOST_TOKENS",
+    "Action",
+    "Ground",
+    "Prepared",
+    "ServePlan",
+    "plan_of",
+    "prepare",
+    "prepare_rollback",
+    "read",
+    "refusals",
+    "wanted_of",
+]
 
 SCHEMA = "aerie.serve-plan/1"
+MOST_TOKENS = 16  # as the lock has it
 OF_GPUS = ("driver", "interconnect")  # layers whose fatal findings an engine on GPUs would meet
 
 
@@ -83,13 +96,29 @@ class ServePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A plan and what it was made from. accept_fall: may less be accepted of its drafts than in the last good run?"""
+    """A plan and what it was made from. accept_fall: may less be accepted of its drafts than in the last good run?
+
+    is_tried: is it held against that run at all?
+    """
 
     plan: ServePlan
     inventory: Path
     host: Host
     lock: Lock
     accept_fall: bool = False
+    is_tried: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What plans for one model of a host are made from. weights: of the model, and of the drafter that was named."""
+
+    inventory: Path
+    host: Host
+    lock: Lock
+    weights: tuple[Weights, ...]
+    snapshot: Snapshot
+    now: Status
 
 
 def prepare(
@@ -98,30 +127,61 @@ def prepare(
     engine: str,
     *,
     drafter: str = "",
+    draft_tokens: int | None = None,
     accept_fall: bool = False,
     inventory_file: Path | None = None,
 ) -> Prepared:
     """The plan of serving a model of the host's lock with this engine. Nothing is changed.
 
-    Raises UsageError for an unknown host, model, drafter or engine, and as remote.probe does.
+    draft_tokens: of the drafter, 1 to MOST_TOKENS, instead of the lock's. Raises UsageError for an unknown host, model,
+    drafter or engine, and as remote.probe does.
     """
     if engine not in launching.KEYS:
         raise unknown_name("engine", engine, launching.KEYS)
+    if draft_tokens is not None and not (drafter and 1 <= draft_tokens <= MOST_TOKENS):
+        raise UsageError(
+            "--draft-tokens",
+            seen=draft_tokens if drafter else f"{draft_tokens} without --drafter",
+            expected=f"1 to {MOST_TOKENS}, with a drafter",
+            remedy="Without --drafter nothing drafts.",
+        )
+    ground = read(host, model, drafter, inventory_file)
+    wanted, problems = wanted_of(ground, engine, draft_tokens=draft_tokens)
+    return Prepared(
+        plan=plan_of(ground.now, wanted, problems),
+        inventory=ground.inventory,
+        host=ground.host,
+        lock=ground.lock,
+        accept_fall=accept_fall,
+    )
+
+
+def read(host: str, model: str, drafter: str = "", inventory_file: Path | None = None) -> Ground:
+    """One probe and one question; nothing is changed. Raises as `prepare` does."""
     path = inventory_file or repository() / "inventory" / "hosts.yml"
     named = inventory.host(host, path)
     lock = inventory.lock_of(named, None, path)
-    weights = [_weights(lock, name) for name in ((model, drafter) if drafter else (model,))]
+    weights = tuple(_weights(lock, name) for name in ((model, drafter) if drafter else (model,)))
     folder = launching.environment_of(lock.engine.models.get(model, EngineModel()))
     snapshot = remote.probe(named)
     now = look(named, model, folder, [one.folder for one in weights])
-    wanted, problems = None, []
+    return Ground(inventory=path, host=named, lock=lock, weights=weights, snapshot=snapshot, now=now)
+
+
+def wanted_of(
+    ground: Ground, engine: str, *, draft_tokens: int | None = None
+) -> tuple[Service | None, tuple[str, ...]]:
+    """The service that the ground's lock makes, None where it cannot, and every reason against serving it.
+
+    draft_tokens: instead of the lock's; 0 leaves the drafter out.
+    """
+    weights = ground.weights[:1] if draft_tokens == 0 else ground.weights
     try:
-        wanted = _wanted(engine, lock, named, snapshot, now, weights, folder)
-        problems = [*refusals(wanted, now, snapshot), *map(_told, _findings(wanted, lock, named, snapshot))]
+        wanted = _wanted(engine, ground, weights, draft_tokens)
     except AerieError as error:
-        problems = [str(one) for one in error.parts]
-    plan = plan_of(now, wanted, tuple(problems))
-    return Prepared(plan=plan, inventory=path, host=named, lock=lock, accept_fall=accept_fall)
+        return None, tuple(str(one) for one in error.parts)
+    findings = _findings(wanted, ground.lock, ground.host, ground.snapshot)
+    return wanted, (*refusals(wanted, ground.now, ground.snapshot), *map(_told, findings))
 
 
 def prepare_rollback(host: str, model: str, *, inventory_file: Path | None = None) -> Prepared:
@@ -179,10 +239,10 @@ def _weights(lock: Lock, name: str) -> Weights:
     return Weights(model=name, folder=target(lock.weights.path, name, pin), manifest_sha256=pin)
 
 
-def _wanted(
-    engine: str, lock: Lock, host: Host, snapshot: Snapshot, now: Status, weights: list[Weights], environment: str
-) -> Service:
+def _wanted(engine: str, ground: Ground, weights: Sequence[Weights], draft_tokens: int | None) -> Service:
     """The service. Raises AerieError where the host lacks what it is made from, or the engine cannot."""
+    host, now, snapshot = ground.host, ground.now, ground.snapshot
+    environment = launching.environment_of(ground.lock.engine.models.get(now.model, EngineModel()))
     version = next((now.engines[name] for name in (engine, f"{engine}-cpu") if name in now.engines), None)
     if version is None:
         raise launching.missing(engine, f"host {host.name}: {environment}", now.engines)
@@ -198,13 +258,14 @@ def _wanted(
     return launching.service_of(
         now.model,
         engine,
-        lock=lock,
+        lock=ground.lock,
         version=version,
         weights=weights,
         config=config,
         size_bytes=sum(one.size_bytes for one in staged if isinstance(one, StagedModel)),
         gpus=host.gpus.count,
         arch=_arch(snapshot) if host.gpus.count else "cpu",
+        draft_tokens=draft_tokens,
     )
 
 

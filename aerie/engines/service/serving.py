@@ -2,7 +2,8 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,23 @@ from aerie.paths import repository, state_dir
 from aerie.runbook import hostlock
 
 from .code import SERVICE
-from .onhost.definition import unit_of
+from .onhost.definition import Service, unit_of
 from .planning import Action, Prepared
 from .status import Status, job_folder, look
 
-__all__ = ["Judged", "Outcome", "check_arguments", "judge", "serve", "status", "stop"]
+__all__ = [
+    "Judged",
+    "Listener",
+    "Outcome",
+    "change",
+    "check_arguments",
+    "fill",
+    "hold",
+    "judge",
+    "serve",
+    "status",
+    "stop",
+]
 
 SCHEMA = "aerie.serve/1"
 JUDGED = "aerie.serve-judged/1"
@@ -117,19 +130,39 @@ def serve(prepared: Prepared, listener: Listener = lambda phase, seconds: None) 
     plan, began = prepared.plan, time.monotonic()
     if plan.action is Action.NOTHING:
         return Outcome(host=plan.host, model=plan.model, change=None, status=plan.now, wall_s=0.0)
-    with hostlock.hold(state_dir() / "hosts" / "locks", plan.host) as claim:
-        claim("serve")
-        if plan.action is not Action.ATTACH:
-            if not plan.is_filled:
-                listener("asking the engine's own parser", 0.0)
-                check_arguments(prepared)
-                listener("filling the slot", time.monotonic() - began)
-                _fill(prepared)
-            told = json.dumps({"model": plan.model, "to": plan.slot, "accept_fall": prepared.accept_fall}).encode()
-            SERVICE.ask(prepared.host, ["start", job_folder(plan.model)], stdin=told)
-        change = _follow(prepared.host, plan.model, began, listener)
+    with hold(plan.host, "serve"):
+        if plan.action is not Action.ATTACH and not plan.is_filled:
+            assert plan.wanted is not None, "a plan that is not refused says what it wants"
+            listener("asking the engine's own parser", 0.0)
+            check_arguments(prepared.host, [plan.wanted])
+        return change(prepared, listener, began)
+
+
+@contextmanager
+def hold(host: str, doing: str) -> Iterator[None]:
+    """Nobody else changes the host from here while the block runs. Raises AerieError where somebody does."""
+    with hostlock.hold(state_dir() / "hosts" / "locks", host) as claim:
+        claim(doing)
+        yield
+
+
+def change(prepared: Prepared, listener: Listener, began: float | None = None) -> Outcome:
+    """As `serve`, for one who holds the host and has checked the arguments. began: by time.monotonic(), default now."""
+    plan, began = prepared.plan, time.monotonic() if began is None else began
+    if plan.action is not Action.ATTACH:
+        if not plan.is_filled:
+            listener("filling the slot", time.monotonic() - began)
+            fill(prepared)
+        told = {
+            "model": plan.model,
+            "to": plan.slot,
+            "accept_fall": prepared.accept_fall,
+            "is_tried": prepared.is_tried,
+        }
+        SERVICE.ask(prepared.host, ["start", job_folder(plan.model)], stdin=json.dumps(told).encode())
+    receipt = _follow(prepared.host, plan.model, began, listener)
     now = look(prepared.host, plan.model)
-    return Outcome(host=plan.host, model=plan.model, change=change, status=now, wall_s=time.monotonic() - began)
+    return Outcome(host=plan.host, model=plan.model, change=receipt, status=now, wall_s=time.monotonic() - began)
 
 
 def status(host: str, model: str, inventory_file: Path | None = None) -> Status:
@@ -157,29 +190,28 @@ def _path(inventory_file: Path | None) -> Path:
     return inventory_file or repository() / "inventory" / "hosts.yml"
 
 
-def check_arguments(prepared: Prepared) -> None:
-    """Hold the slot's arguments against the parser of the engine that is installed on the host; changes nothing.
+def check_arguments(host: Host, services: Sequence[Service]) -> None:
+    """Hold services' arguments against the parser of the engine that is installed on the host; changes nothing.
 
-    Raises UsageError with the flag and the version where it refuses them, AerieError where the engine cannot be
-    imported.
+    services: at least one, of the same engine and environment. Raises UsageError with the flag and the version where it
+    refuses one, AerieError where the engine cannot be imported.
     """
-    wanted = prepared.plan.wanted
-    assert wanted is not None, "a plan that is not refused says what it wants"
-    document = json.dumps(wanted.to_dict()).encode()
-    said = SERVICE.ask(prepared.host, ["arguments"], stdin=document, timeout_s=arguments.TIMEOUT_S + 60)
+    documents = json.dumps([one.to_dict() for one in services]).encode()
+    said = SERVICE.ask(host, ["arguments"], stdin=documents, timeout_s=arguments.TIMEOUT_S + 60)
     if "error" in said:
         raise AerieError(**said["error"])
-    if said["problem"] is not None:
-        raise UsageError(
-            f"host {prepared.plan.host}: launch arguments of {wanted.engine} {wanted.version}",
-            seen=said["problem"],
-            expected="arguments that its own parser takes",
-            remedy="This version differs from what ./invoke engines has for it. What serves was not touched.",
-        )
+    for wanted, problem in zip(services, said["problems"], strict=True):
+        if problem is not None:
+            raise UsageError(
+                f"host {host.name}: launch arguments of {wanted.words}",
+                seen=problem,
+                expected="arguments that its own parser takes",
+                remedy="This version differs from what ./invoke engines has for it. What serves was not touched.",
+            )
 
 
-def _fill(prepared: Prepared) -> None:
-    """Unit, variables and document of the slot, by the role."""
+def fill(prepared: Prepared) -> None:
+    """Unit, variables and document of the plan's slot, by the role. Raises AerieError where the play fails."""
     plan, lock = prepared.plan, prepared.lock
     assert plan.wanted is not None and plan.slot is not None, "a plan that is not refused says what it wants, and where"
     limits = {name: getattr(lock.base, name) for name in ("memlock", "nofile", "stack")}

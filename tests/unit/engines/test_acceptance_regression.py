@@ -217,12 +217,13 @@ def change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: Engine) -> A
     for name in ("start", "stop", "systemctl", "enable"):
         monkeypatch.setattr(units, name, lambda *words, **more: "")
 
-    def make(drafter: str, *, accept_fall: bool = False) -> state.Change:
+    def make(drafter: str, *, accept_fall: bool = False, is_tried: bool = True) -> state.Change:
         live = state.read("tiny").live
         to = definition.other(live) if live else "blue"
         wanted = replace(service(engine, drafter=drafter), port=engine.port - (to == "green"))
         (tmp_path / f"etc/tiny/{to}.json").write_text(json.dumps(wanted.to_dict()))
-        return switch.Switch(model="tiny", to=to, say=lambda phase: None, accept_fall=accept_fall).run()
+        how = {"accept_fall": accept_fall, "is_tried": is_tried}
+        return switch.Switch(model="tiny", to=to, say=lambda phase: None, **how).run()
 
     return make
 
@@ -247,6 +248,15 @@ def test_a_fall_that_is_meant_is_served_and_is_the_next_reference(change: Any, e
     assert state.read("tiny").last == meant
     again = change("d3")
     assert (again.outcome, again.acceptance["tau_before"]) == ("switched", 2.0)
+
+
+def test_who_is_served_only_to_be_measured_is_not_tried_and_no_reference(change: Any, engine: Engine) -> None:
+    change("d1")
+    engine.accepts, engine.asked = 1, []
+    untried = change("d2", is_tried=False)
+    assert (untried.outcome, untried.acceptance) == ("switched", None)
+    assert [path for path, _ in engine.asked if path == "/tokenize"] == []
+    assert [one.total.tau for one in regression.good_runs("tiny")] == [3.0]
 
 
 def test_without_a_drafter_nothing_is_held_against_anything(change: Any, engine: Engine) -> None:

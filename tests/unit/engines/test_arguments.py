@@ -51,7 +51,7 @@ def slot(tmp_path: Path) -> Callable[..., Service]:
 
 def answer(service: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """What the host answers to the controller."""
-    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(service.to_dict())))
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps([service.to_dict()])))
     main.main(["arguments"])
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
@@ -64,10 +64,10 @@ def test_the_host_asks_the_installed_parser(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert answer(slot("--tp-size", "8"), monkeypatch, capsys) == {"problem": None}
+    assert answer(slot("--tp-size", "8"), monkeypatch, capsys) == {"problems": [None]}
     of_another = answer(slot("--cuda-graph-max-bs", "8"), monkeypatch, capsys)
-    assert "unrecognized arguments: --cuda-graph-max-bs 8" in of_another["problem"]
-    assert "argument --tp-size" in answer(slot("--tp-size", "all"), monkeypatch, capsys)["problem"]
+    assert "unrecognized arguments: --cuda-graph-max-bs 8" in of_another["problems"][0]
+    assert "argument --tp-size" in answer(slot("--tp-size", "all"), monkeypatch, capsys)["problems"][0]
     assert not list(tmp_path.rglob("__pycache__"))  # root asks: nothing of its own stays in the environment
     assert not list(tmp_path.rglob("cache"))
 
@@ -97,10 +97,10 @@ def test_a_refusal_comes_before_the_slot_is_touched_and_names_flag_and_version(
 
     def ask(_host: object, arguments: list[str], *, stdin: bytes = b"", **_more: object) -> dict[str, Any]:
         asked.append(arguments[0])
-        return {"problem": parsing.problem(json.loads(stdin))}
+        return {"problems": parsing.problems(json.loads(stdin))}
 
     monkeypatch.setattr(serving, "SERVICE", SimpleNamespace(ask=ask))
-    monkeypatch.setattr(serving, "_fill", lambda prepared: asked.append("fill"))
+    monkeypatch.setattr(serving, "fill", lambda prepared: asked.append("fill"))
     with pytest.raises(UsageError, match=r"sglang 0\.5\.16.*--cuda-graph-max-bs"):
         serving.serve(prepared(slot("--cuda-graph-max-bs", "8")))
     assert asked == ["arguments"]
@@ -110,7 +110,7 @@ def test_what_the_host_could_not_ask_is_an_error(slot: Callable[..., Service], m
     error = AerieError("sglang's argument parser", seen="x", expected="y", remedy="z").to_dict()
     monkeypatch.setattr(serving, "SERVICE", SimpleNamespace(ask=lambda *_given, **_more: {"error": error}))
     with pytest.raises(AerieError, match="argument parser"):
-        serving.check_arguments(prepared(slot()))
+        serving.check_arguments(SimpleNamespace(name="gpu01"), [slot()])  # type: ignore[arg-type]
 
 
 def test_the_code_for_hosts_has_all_that_it_imports(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_the_code_for_hosts_has_all_that_it_imports(tmp_path: Path) -> None:
         file.write_bytes(content)
     done = subprocess.run(
         [sys.executable, "-I", "-S", str(tmp_path), "arguments"],
-        input="{}",
+        input="[{}]",
         capture_output=True,
         text=True,
         check=False,

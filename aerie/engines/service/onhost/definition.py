@@ -80,8 +80,9 @@ class Service:
 
     @property
     def words(self) -> str:
-        """ "vllm 0.32.0, drafter d1"."""
-        return f"{self.engine} {self.version}, {f'drafter {self.drafter}' if self.drafter else 'no drafter'}"
+        """ "vllm 0.32.0, drafter d1, k 3"."""
+        drafting = f"drafter {self.drafter}, k {self.draft_tokens}" if self.drafter else "no drafter"
+        return f"{self.engine} {self.version}, {drafting}"
 
     @property
     def flags(self) -> tuple[str, ...]:

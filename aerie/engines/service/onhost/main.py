@@ -1,8 +1,8 @@
 """The verbs of services on a host. Those of controllers print one JSON document; those of units write to the journal.
 
 look         question on stdin → what there is
-arguments    a service on stdin → {"problem"}: what its engine's own parser says against it, or null
-start FOLDER {"model", "to", "accept_fall"} on stdin → {"job"}: a change as a job that outlives the controller
+arguments    services of one engine on stdin → {"problems"}: for each what that engine's own parser says, or null
+start FOLDER {"model", "to", "accept_fall", "is_tried"} on stdin → {"job"}: a change as a job, which outlives who asks
 poll FOLDER  → {"job", "progress", "outcome", "log"}
 stop MODEL   → {"state"}: nothing serves the model any more
 judge MODEL  → {"acceptance"}: what serves it, held against its last good run; null without a drafter
@@ -58,7 +58,7 @@ def _answer(verb: str, rest: Sequence[str]) -> dict[str, Any]:
     if verb == "look":
         return look.look(json.load(sys.stdin))
     if verb == "arguments":
-        return {"problem": parsing.problem(json.load(sys.stdin))}
+        return {"problems": parsing.problems(json.load(sys.stdin))}
     if verb == "start":
         return hostjobs.start(Path(rest[0]), sys.stdin.buffer.read(), "switch")
     if verb == "poll":
@@ -84,7 +84,11 @@ def _switch(spec: Path, folder: Path) -> int:
     signal.signal(signal.SIGTERM, on_signal)
     try:
         change = Switch(
-            model=told["model"], to=_slot(told["to"]), say=say, accept_fall=told.get("accept_fall", False)
+            model=told["model"],
+            to=_slot(told["to"]),
+            say=say,
+            accept_fall=told.get("accept_fall", False),
+            is_tried=told.get("is_tried", True),
         ).run()
     except AerieError as error:
         write_atomic(folder / "outcome.json", json.dumps({"error": error.to_dict()}).encode())

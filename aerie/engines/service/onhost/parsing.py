@@ -1,8 +1,8 @@
-"""Asks the engine of an environment on this host whether it takes a service's arguments. Changes nothing."""
+"""Asks the engine of an environment on this host whether it takes services' arguments. Changes nothing."""
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +10,20 @@ from aerie.engines import arguments
 
 from .definition import Service, parse
 
-__all__ = ["problem"]
+__all__ = ["problems"]
 
 
-def problem(document: Mapping[str, Any]) -> str | None:
-    """What the engine's own parser says against the service of this document; None where it takes all.
+def problems(documents: Sequence[Mapping[str, Any]]) -> list[str | None]:
+    """For each service what the engine's own parser says against it; None where it takes all.
 
-    Raises AerieError where the engine cannot be imported.
+    documents: at least one, of the same engine and interpreter: its import takes seconds, and is done once. Raises
+    AerieError where the engine cannot be imported.
     """
-    service = parse(document)
+    services = [parse(document) for document in documents]
+    first = services[0]
     with tempfile.TemporaryDirectory() as folder:
-        (said,) = arguments.problems(
-            service.engine, [service.flags], Path(service.program[0]), _environment(service, folder)
-        )
-    return said
+        lines = [service.flags for service in services]
+        return arguments.problems(first.engine, lines, Path(first.program[0]), _environment(first, folder))
 
 
 def _environment(service: Service, folder: str) -> dict[str, str]:

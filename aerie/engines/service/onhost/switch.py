@@ -25,13 +25,15 @@ Say = Callable[[str], None]
 class Switch:
     """A change of one model to the slot `to`. say: is told every phase.
 
-    accept_fall: serve it also where its acceptance fell, which is told all the same.
+    accept_fall: serve it also where its acceptance fell, which is told all the same. is_tried: False serves it without
+    the trial, and what it accepts is no reference for later ones: for who serves it only to measure it.
     """
 
     model: str
     to: Slot
     say: Say
     accept_fall: bool = False
+    is_tried: bool = True
 
     def run(self) -> Change:
         """Make it, or leave what was there serving; the receipt is written either way.
@@ -68,7 +70,7 @@ class Switch:
         key = key_of(self.model)
         url = f"http://127.0.0.1:{new.port_of(self.to)}"
         smoke(new, url, key)
-        verdict = self._hold_against_the_last(new, url, key) if new.drafter else None
+        verdict = self._hold_against_the_last(new, url, key) if new.drafter and self.is_tried else None
         self.say("leading the front to it")
         front.point(new, self.to)
         _through_the_front(new, key)
