@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from aerie.report import sweeps
 from aerie.report.words import MISSING, number
 
 __all__ = ["view"]
@@ -26,6 +27,8 @@ def view(document: Mapping[str, Any], paths: Iterable[object]) -> RenderableType
             parts.append(Text.assemble(("failed", "bold red"), said))
         if row["client"]["bound"]:
             parts.append(Text.assemble(("client-bound", "yellow"), f"  {where}: measured late, its machine is busy"))
+    if document.get("sweep"):
+        parts.append(sweeps.view(document["sweep"]))
     parts += [Text(str(path), no_wrap=True, overflow="fold") for path in paths]
     return Group(*parts)
 

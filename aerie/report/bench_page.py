@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from aerie.report import plots, words
+from aerie.report import plots, sweeps, words
 
 __all__ = ["page"]
 
@@ -39,7 +39,8 @@ def page(documents: Mapping[str, Mapping[str, Any]]) -> str:
             comparisons=comparisons,
             plots=_plots(rows),
             per_gpu=_is_per_gpu(rows),
-            warnings=_warnings(rows),
+            warnings=[*_of_sweeps(documents), *_warnings(rows)],
+            sweeps=[one["sweep"] for one in documents.values() if one.get("sweep")],
             figures=_figures(rows),
             has_goodput=any(row["good_share"] is not None for row in rows),
         )
@@ -55,7 +56,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"number": words.number, "spread": words.spread, "ratio": _ratio}
+    made.filters |= {"number": words.number, "spread": words.spread, "ratio": _ratio, "faster": sweeps.faster}
+    made.globals["advice"] = sweeps.advice
     return made
 
 
@@ -66,6 +68,12 @@ def _arms(documents: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, str], d
             label = f"{name}: {arm}" if len(documents) > 1 else arm
             found[name, arm] = {**told, "label": label, "series": f"s{len(found) % SERIES}"}
     return found
+
+
+def _of_sweeps(documents: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What is doubtful of measurements whose arms were not measured in turn."""
+    told = {name: sweeps.doubts(one["sweep"]) for name, one in documents.items() if one.get("sweep")}
+    return [f"{name}: {text}" if len(documents) > 1 else text for name, texts in told.items() for text in texts]
 
 
 def _is_per_gpu(rows: Sequence[Mapping[str, Any]]) -> bool:

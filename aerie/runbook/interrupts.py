@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["Interrupted", "Interrupts", "catch"]
+__all__ = ["Interrupted", "Interrupts", "Raised", "catch", "raised"]
 
 
 class Interrupted(KeyboardInterrupt):
@@ -47,6 +47,41 @@ def catch() -> Iterator[Interrupts]:
     before = {number: signal.signal(number, interrupts.heard) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield interrupts
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Raised:
+    """Raises Interrupted at a signal, but for the one after the first, or after `pass_one`.
+
+    Who presses Ctrl-C twice is not to break off what the first one began; the next one does.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def heard(self, number: int, frame: FrameType | None) -> None:
+        """The signal handler."""
+        self._count += 1
+        if self._count != 2:
+            raise Interrupted("interrupted", 128 + number)
+
+    def pass_one(self) -> None:
+        """The next signal is passed over, whatever came before."""
+        self._count = 1
+
+
+@contextmanager
+def raised() -> Iterator[Raised]:
+    """Make SIGINT and SIGTERM an Interrupted while the block runs. Outside the main thread nothing is changed."""
+    signals = Raised()
+    if threading.current_thread() is not threading.main_thread():
+        yield signals
+        return
+    before = {number: signal.signal(number, signals.heard) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -24,6 +24,7 @@ HERE = Path(__file__).parent
 SHAPE, _ = preflight.shape("auto", preflight.cpu().flags)
 DTYPE, _ = preflight.arithmetic(preflight.cpu().flags)
 SERVE = ("serve", "--host", "lab01", "--model", "tiny")
+DRAFTED = ("--engine", "vllm", "--drafter", "drafter", "--draft-tokens", "2")  # the lock has 3
 URL, READY_S = "http://127.0.0.1:8100", 600
 PYTHON, LIB, MODELS = "/opt/aerie/python", "/opt/aerie/engine-lib", "/srv/models"
 ENGINE = f"""
@@ -134,7 +135,7 @@ def verified(call: Call, host: LabHost) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def started(host: LabHost, call: Call) -> dict[str, Any]:
     """What `serve` gave for tiny with its drafter."""
-    code, outcome = call(host, *SERVE, "--engine", "vllm", "--drafter", "drafter", "--yes")
+    code, outcome = call(host, *SERVE, *DRAFTED, "--yes")
     assert code == 0, outcome
     return outcome
 
@@ -177,6 +178,33 @@ def test_it_is_measured_on_the_host(host: LabHost, started: dict[str, Any], call
     (row,) = document["rows"]
     assert (row["requests"], row["failed"], row["output_tokens"]) == (4, 0, 32)
     assert row["counters"]["verify_steps"] > 0
+
+
+def test_a_sweep_measures_every_number_of_draft_tokens_and_goes_back(
+    host: LabHost, started: dict[str, Any], generated: Callable[[LabHost], str], call: Call, said: Said, tmp_path: Path
+) -> None:
+    good = said(host, "cat", "/var/lib/aerie/engine/acceptance/tiny.json")
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(f'{{"input_ids": [3, {40 + i}, 5]}}\n' for i in range(12)))
+    how = ("--api", "completions", "--max-tokens", "8", "--ignore-eos", "--concurrency", "2", "--repetitions", "1")
+    where = ("--host", "lab01", "--model", "tiny", "--prompts", str(prompts), "--out", str(tmp_path / "out"))
+    code, document = call(host, "bench.sweep", "--draft-tokens", "0,2", "--yes", *where, *how)
+    assert code == 0, document
+    rows = {row["arm"]: row for row in document["rows"]}
+    assert {arm: (row["requests"], row["failed"]) for arm, row in rows.items()} == dict.fromkeys(
+        ("k0", "k2", "k2-again"), (12, 0)
+    )
+    assert rows["k0"]["counters"] is None
+    for counters in (rows["k2"]["counters"], rows["k2-again"]["counters"]):
+        assert counters["proposed"] == 2 * counters["verify_steps"] > 0
+    sweep = document["sweep"]
+    assert (sweep["order"], sweep["ended"], sweep["left"]) == (["k2", "k0", "k2-again"], "", "")
+    assert len(sweep["choices"]) == len(sweep["drift"]) == 1
+    now = json.loads(said(host, "cat", "/var/lib/aerie/engine/tiny.json"))
+    assert (now["live"], now["previous"], generated(host)) == ("blue", "green", "200")
+    assert now["last"]["to"] == "blue: vllm 0.32.0, drafter drafter, k 2"
+    assert said(host, "cat", "/var/lib/aerie/engine/acceptance/tiny.json") == good
+    assert "Number of draft tokens: tiny on lab01" in (tmp_path / "out/bench.html").read_text()
 
 
 def test_it_is_confined_and_listens_on_the_loopback(
@@ -250,7 +278,7 @@ def test_a_drafter_that_accepts_less_than_the_last_good_run_is_kept_out(
     said(host, "python3", "-c", BETTER)
     code, outcome = call(host, *SERVE, "--engine", "vllm", "--drafter", "second", "--yes")
     assert (code, outcome["change"]["outcome"], outcome["status"]["state"]["live"]) == (1, "kept", "blue")
-    assert "engine.acceptance-fell: τ 4.000 → 1." in outcome["change"]["why"]
+    assert "engine.acceptance-fell: τ 3.000 → 1." in outcome["change"]["why"]
 
 
 def test_a_drafter_is_swapped_and_taken_back(
@@ -267,7 +295,7 @@ def test_a_drafter_is_swapped_and_taken_back(
 
 
 def test_the_same_again_changes_nothing(host: LabHost, started: dict[str, Any], call: Call) -> None:
-    code, outcome = call(host, *SERVE, "--engine", "vllm", "--drafter", "drafter", "--yes")
+    code, outcome = call(host, *SERVE, *DRAFTED, "--yes")
     assert (code, outcome["change"]) == (0, None)
 
 

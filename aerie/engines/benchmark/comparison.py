@@ -17,13 +17,16 @@ from aerie.engines.intervals import FEW, Ratio, interval
 
 __all__ = ["Comparison", "compare"]
 
+TIMES = ("ttft", "tpot", "e2e", "e2e_token")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """`other` against `first` at one temperature and concurrency. Ratios are of times: below 1 is faster.
 
-    prompts: pairs that both answered. same_outputs: share of those with the same text in every repetition of both;
-    None at a temperature above 0, where they differ anyway.
+    prompts: pairs that both answered. e2e_token: a whole request's time over its tokens, which neither the length of
+    an answer changes nor that a server hands tokens out in bursts. same_outputs: share of pairs with the same text in
+    every repetition of both; None at a temperature above 0, where they differ anyway.
     """
 
     first: str
@@ -34,6 +37,7 @@ class Comparison:
     ttft: Ratio | None
     tpot: Ratio | None
     e2e: Ratio | None
+    e2e_token: Ratio | None
     same_outputs: float | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -45,7 +49,7 @@ class Comparison:
             "concurrency": self.concurrency,
             "prompts": self.prompts,
             "few": self.prompts < FEW,
-            **{name: one.to_dict() if (one := getattr(self, name)) else None for name in ("ttft", "tpot", "e2e")},
+            **{name: one.to_dict() if (one := getattr(self, name)) else None for name in TIMES},
             "same_outputs": None if self.same_outputs is None else round(self.same_outputs, 4),
         }
 
@@ -85,6 +89,7 @@ def _compare(
         ttft=_ratio(pairs, lambda answer: answer.ttft_s),
         tpot=_ratio(pairs, tpot_s),
         e2e=_ratio(pairs, lambda answer: answer.e2e_s),
+        e2e_token=_ratio(pairs, lambda answer: answer.e2e_s / max(answer.output_tokens, 1)),
         same_outputs=statistics.fmean(same) if same and temperature == 0 else None,
     )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from aerie.engines.benchmark.asking import Answer
+from aerie.engines.benchmark.best import Sweep
 from aerie.engines.benchmark.comparison import Comparison, compare
 from aerie.engines.benchmark.endpoint import Served
 from aerie.engines.benchmark.figures import Limits, Row, rows
@@ -16,7 +17,7 @@ from aerie.engines.benchmark.running import Level, Measured, OnProgress, Spec, m
 from aerie.errors import UsageError
 from aerie.runbook.step import write_atomic
 
-__all__ = ["SCHEMA", "Result", "read", "take", "take_on", "write", "write_page"]
+__all__ = ["SCHEMA", "Result", "now", "read", "result_of", "take", "take_on", "write", "write_page"]
 
 SCHEMA = "aerie.bench/1"
 
@@ -26,7 +27,7 @@ Page = Callable[[Mapping[str, Mapping[str, Any]]], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """A measurement with what it came to. started_at: UTC, ISO 8601."""
+    """A measurement with what it came to. started_at: UTC, ISO 8601; sweep: None of servers that others started."""
 
     started_at: str
     spec: Spec
@@ -36,6 +37,7 @@ class Result:
     levels: Sequence[Level]
     rows: tuple[Row, ...]
     comparisons: tuple[Comparison, ...]
+    sweep: Sweep | None = None
 
     @property
     def failed(self) -> int:
@@ -70,6 +72,7 @@ class Result:
             },
             "rows": [row.to_dict() for row in self.rows],
             "comparisons": [one.to_dict() for one in self.comparisons],
+            "sweep": self.sweep.to_dict() if self.sweep else None,
         }
 
     def records(self) -> list[dict[str, Any]]:
@@ -90,24 +93,26 @@ class Result:
 
 def take(spec: Spec, within: Limits, on_progress: OnProgress) -> Result:
     """Measure from here, and work out what it comes to."""
-    started_at = _now()
-    return _result(started_at, spec, within, measure(spec, on_progress))
+    started_at = now()
+    return result_of(started_at, spec, within, measure(spec, on_progress))
 
 
 def take_on(host: str, model: str, spec: Spec, within: Limits, inventory_file: Path | None) -> Result:
     """The same of the model that a host serves, measured there; spec's endpoints do not count."""
     from aerie.engines.benchmark.hosts import measure_on  # fabric takes its time to import
 
-    started_at = _now()
+    started_at = now()
     asked, measured = measure_on(host, model, spec, inventory_file)
-    return _result(started_at, asked, within, measured)
+    return result_of(started_at, asked, within, measured)
 
 
-def _now() -> str:
+def now() -> str:
+    """UTC, ISO 8601."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _result(started_at: str, spec: Spec, within: Limits, measured: Measured) -> Result:
+def result_of(started_at: str, spec: Spec, within: Limits, measured: Measured) -> Result:
+    """What was measured, with what it comes to; the first arm is the one that the others are compared with."""
     served, gpus, levels = measured
     return Result(
         started_at=started_at,

@@ -29,10 +29,13 @@ BENCH = Code(
 )  # fmt: skip
 
 
-def measure_on(host: str, model: str, spec: Spec, inventory_file: Path | None = None) -> tuple[Spec, Measured]:
+def measure_on(
+    host: str, model: str, spec: Spec, inventory_file: Path | None = None, arm: str = ""
+) -> tuple[Spec, Measured]:
     """The spec with the engine that serves `model` there as its only endpoint, and what was measured of it.
 
-    It waits as long as the measurement takes. Raises AerieError where nothing serves the model, or measuring fails.
+    arm: the endpoint's name, default the model's. It waits as long as the measurement takes. Raises AerieError where
+    nothing serves the model, or measuring fails.
     """
     status = serving.status(host, model, inventory_file)
     if not status.is_serving or status.live is None:
@@ -44,7 +47,7 @@ def measure_on(host: str, model: str, spec: Spec, inventory_file: Path | None = 
         )
     service = status.services[status.live]
     url = f"http://127.0.0.1:{service.port_of(status.live)}"  # past the front, as the watchdog asks
-    asked = replace(spec, endpoints=(Endpoint(name=model, url=url),), model=model)
+    asked = replace(spec, endpoints=(Endpoint(name=arm or model, url=url),), model=model)
     key_file = str(CONFIGURATION / model / "api-key")
     told = {"spec": wire.spec_to(asked), "key_file": key_file}
     named = inventory.host(host, inventory_file or inventory.folder(None) / "hosts.yml")

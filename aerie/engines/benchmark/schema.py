@@ -120,7 +120,42 @@ class ComparisonDocument(_Part):
     ttft: RatioDocument | None
     tpot: RatioDocument | None
     e2e: RatioDocument | None
+    e2e_token: RatioDocument | None = Field(default=None, description="the whole request over its tokens")
     same_outputs: Share | None = Field(description="null at a temperature above 0")
+
+
+class ChoiceDocument(_Part):
+    """The fastest number of draft tokens at one temperature and concurrency, by the time of a whole request per token.
+
+    Ratios are of times over the best arm's: above 1 it is that many times as fast.
+    """
+
+    temperature: float
+    concurrency: int
+    best: str
+    smallest: str
+    over_smallest: RatioDocument | None = Field(description="null where the smallest is the best")
+    next: str
+    over_next: RatioDocument | None
+    tied: list[str] = Field(description="arms that are not proven to be slower, by interval, drift or too few prompts")
+    clear: bool = Field(description="none is tied")
+
+
+class SweepDocument(_Part):
+    """How one service was measured with several numbers of draft tokens, one after the other."""
+
+    host: str
+    model: str
+    drafter: str
+    present: str = Field(description="the arm that served before, and serves again")
+    again: str = Field(description='the arm of its second measurement, at the end; "" where there is none')
+    order: list[str] = Field(description="arms as they were measured")
+    drift: list[ComparisonDocument] = Field(description="that second measurement against the first")
+    choices: list[ChoiceDocument]
+    way_back: str = Field(description="the command that leads back to what served before, while the sweep is at work")
+    ended: str = Field(description='why not every arm was measured; ""')
+    left: str = Field(description='why what served before does not serve again; ""')
+    settings: dict[str, str] = Field(description="by arm, the command that serves it")
 
 
 class BenchDocument(_Part):
@@ -138,3 +173,4 @@ class BenchDocument(_Part):
     arms: dict[str, ArmDocument]
     rows: list[RowDocument]
     comparisons: list[ComparisonDocument]
+    sweep: SweepDocument | None = Field(default=None, description="of bench.sweep; else null")

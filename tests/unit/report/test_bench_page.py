@@ -1,5 +1,6 @@
 """The page of measurements: one file that loads nothing, from one document or several, with what is doubtful on top."""
 
+import html
 import os
 import re
 import sys
@@ -8,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from aerie.report import bench, bench_page
+from aerie.report import bench, bench_page, sweeps
 from aerie.report.console import open_console
 
 QUANTILES = {"count": 8, "mean": 11.0, "median": 10.0, "p90": 12.0, "p95": 13.0, "p99": 14.0}
@@ -82,6 +83,51 @@ def test_what_is_doubtful_is_on_top_and_failures_first(told):
     ]  # fmt: skip
     assert "&lt;b&gt;no" in doubts[0]
     assert text.index("Doubtful") < text.index("Rates and latencies")
+
+
+@pytest.fixture
+def swept(told):
+    """As of bench.sweep: k3 serves; alone k3 is the best and proven, of 4 users k1 is, and k3 may be as good."""
+    ratio = {"ratio": 1.4, "low": 1.3, "high": 1.5, "clear": True}
+    choice = {
+        "temperature": 0.0, "concurrency": 1, "best": "k3", "smallest": "k0", "over_smallest": ratio, "next": "k1",
+        "over_next": ratio, "tied": [], "clear": True,
+    }  # fmt: skip
+    drift = {**told["comparisons"][0], "e2e_token": told["comparisons"][0]["ttft"], "first": "k3", "other": "k3-again"}
+    settings = {name: f"./invoke serve … {name}" for name in ("k0", "k1", "k3")}
+    told["sweep"] = {
+        "host": "gpu01", "model": "kimi", "drafter": "d1", "order": ["k3", "k0", "k1", "k3-again"], "present": "k3",
+        "again": "k3-again", "drift": [drift], "way_back": "./invoke serve … --rollback", "ended": "", "left": "",
+        "choices": [choice, {**choice, "concurrency": 4, "best": "k1", "next": "k3", "tied": ["k3"], "clear": False}],
+        "settings": settings,
+    }  # fmt: skip
+    return told
+
+
+def test_a_sweep_names_the_best_its_command_and_what_is_doubtful(swept, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "250")
+    open_console(sys.stdout, os.environ).print(bench.view(swept, []))
+    shown, page = capsys.readouterr().out, html.unescape(bench_page.page({"one": swept}))
+    for text in (shown, page):
+        for part in (
+            "as fast (1.300–1.500) as k0, 1.400 times as fast (1.300–1.500) as the next, k1: more than noise",
+            "k3 serves already",
+            "as the next, k3; within noise: k3",
+            "k3 serves, and is not proven to be slower; k1: ./invoke serve … k1",
+            "one after the other (k3, k0, k1, k3-again): a slow minute of the machine falls on one of them",
+            "drift of the machine, temperature 0, concurrency 1: k3 took 0.800 (0.750–0.850) of its time per token",
+        ):
+            assert part in text, part
+    assert 'draft_tokens = 1 in [engine.models."kimi"] of the lock' in shown
+    assert "Number of draft tokens: kimi on gpu01, drafter d1" in page and "arms take turns" not in page
+
+
+def test_a_sweep_that_did_not_get_back_says_so_first(swept):
+    swept["sweep"] |= {"left": "did not start", "ended": "no room", "drift": []}
+    doubts = re.findall(r"<li>(.*?)</li>", bench_page.page({"one": swept}))
+    assert doubts[0].startswith("what served before (k3) does not serve: did not start → ./invoke serve … --rollback")
+    assert doubts[1] == "ended early: no room" and "was not measured" in doubts[3]
+    assert sweeps.advice(swept["sweep"], swept["sweep"]["choices"][0]) == "./invoke serve … k3"
 
 
 def test_a_measurement_that_failed_whole_has_a_page(told):
