@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aerie.eagle3.together import Together
 from aerie.errors import AerieError
 from aerie.runbook.step import Context, Json
 
@@ -18,7 +19,8 @@ __all__ = ["CPU", "Launcher", "device", "launcher", "model", "on_gpus"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launcher:
     """How SpecForge is started: the module with its command line, its environment, its device's training options, the
-    processes that train together, one for each GPU, and the threads of each that read samples ahead.
+    processes that train together, one for each GPU, the threads of each that read samples ahead, and the hosts that
+    train along, each with as many processes.
     """
 
     module: str
@@ -26,6 +28,22 @@ class Launcher:
     options: Mapping[str, Json]
     processes: int = 1
     readers: int = 0
+    together: Together | None = None
+
+    @property
+    def hosts(self) -> int:
+        """This one included."""
+        return 1 + len(self.together.hosts) if self.together else 1
+
+    @property
+    def is_on_gpus(self) -> bool:
+        """Does each of its processes take one?"""
+        return self.environment.get("SPECFORGE_DEVICE") == "cuda"
+
+    @property
+    def processes_each(self) -> int:
+        """On each host."""
+        return self.processes // self.hosts
 
 
 CPU = Launcher(
@@ -35,8 +53,9 @@ CPU = Launcher(
 )
 
 
-def on_gpus(count: int) -> Launcher:
-    """SpecForge's own command line on `count` GPUs of this host."""
+def on_gpus(count: int, together: Together | None = None) -> Launcher:
+    """SpecForge's own command line on `count` GPUs of this host, and as many of each other one."""
+    processes = count * (1 + len(together.hosts) if together else 1)
     return Launcher(
         module="specforge.cli",
         environment={
@@ -47,17 +66,18 @@ def on_gpus(count: int) -> Launcher:
         },
         # flex_attention compiles kernels that need more shared memory than an SM120 may have. One GPU has nothing to
         # share its optimizer with.
-        options={"attention_backend": "sdpa", "fsdp_sharding": "NO_SHARD" if count == 1 else "SHARD_GRAD_OP"},
-        processes=count,
+        options={"attention_backend": "sdpa", "fsdp_sharding": "NO_SHARD" if processes == 1 else "SHARD_GRAD_OP"},
+        processes=processes,
         readers=4,  # a sample of Kimi-K2.5 has 80 MB, for a step of a second or two
+        together=together,
     )
 
 
-def launcher(context: Context) -> Launcher:
-    """How this run trains. The step needs preflight's evidence and the value engine.gpus."""
+def launcher(context: Context, together: Together | None = None) -> Launcher:
+    """How this run trains, on GPUs with other hosts too. The step needs preflight's evidence and engine.gpus."""
     if _kind(context) == "cpu":
         return CPU
-    return on_gpus(context.values["engine"]["gpus"]["tensor_parallel"])
+    return on_gpus(context.values["engine"]["gpus"]["tensor_parallel"], together)
 
 
 def device(context: Context) -> "torch.device":

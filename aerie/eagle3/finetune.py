@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aerie.eagle3 import compute, head, specforge, staged
+from aerie.eagle3 import compute, head, specforge, staged, together
 from aerie.eagle3.features import Features, after_norm, agreement, check_mask, feature_mask, write_feature
 from aerie.eagle3.parity import read_states
 from aerie.eagle3.profile import Drafter, Finetune
@@ -64,8 +64,21 @@ MLA attention.
             --nproc_per_node=8 -m specforge.cli train -c train.yaml model.draft_checkpoint_path=drafter
 
    The run's own train.yaml and train.log are among the step's files.
+   With `finetune.hosts` each of these hosts of the inventory trains along, on as many GPUs as this one. All of them see
+   the runs' state (XDG_STATE_HOME), the checkout and the environments at the same paths: SpecForge reads every sample
+   and writes its checkpoints from all of them. Staged models lie on each, by `./invoke stage`. Step `gpus` asks each
+   host for the folder, for the same code, torch and SpecForge, and for its GPUs, this step for the models. The
+   rendezvous is a store that listens on `finetune.address` alone, and gloo and NCCL take the interface of that network.
+   On host number RANK of 2:
+
+        GLOO_SOCKET_IFNAME=eth1 NCCL_SOCKET_IFNAME=eth1 python -m aerie.eagle3.torchrun --nnodes=2 --node_rank=RANK \
+            --nproc_per_node=8 --master_addr=ADDRESS --master_port=29500 --max-restarts=0 \
+            -m specforge.cli train -c train.yaml model.draft_checkpoint_path=drafter
+
+   with `nnodes: 2` and `master_addr: ADDRESS` beside `nproc_per_node`. When one host's part ends or fails, so do the
+   others; one that does not hear of the first host for two minutes ends by itself.
 4. A training that was cut short goes on from its last checkpoint, of which there are twenty in all: with
-   `training.resume_from=output/drafter-latest` instead of the drafter, and on as many GPUs.
+   `training.resume_from=output/drafter-latest` instead of the drafter, and on as many GPUs and hosts.
 5. Hold the step count against samples, batch and epochs. SpecForge drops the samples that fill no batch, other ones in
    every epoch: the evidence has their number.
 6. What the drafter can do is its accuracy on the held-out samples after the last step (`eval_accuracy`): that on a
@@ -89,7 +102,7 @@ def run(context: Context) -> Mapping[str, Json]:
     check_layers(context.inputs["synthesize"].evidence["layers"], drafter)
     counts = _count(context.inputs["synthesize"].path)
     check_usable(len(counts.usable), counts.samples)
-    launcher = compute.launcher(context)
+    launcher = compute.launcher(context, together.of(context))
     conversations = _conversations(context.inputs["target"].path / "prompts.train.jsonl")
     ids = [conversations[one] for one, _ in counts.usable]
     held = held_out(ids, finetune.held_out, at_least=finetune.batch * launcher.processes)
@@ -124,6 +137,7 @@ def run(context: Context) -> Mapping[str, Json]:
     return {
         "trainer": specforge.trainer(),
         "arithmetic": arithmetic,
+        "hosts": finetune.hosts,
         "processes": launcher.processes,
         "samples": len(trained),
         "samples_held_out": len(held),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from aerie.eagle3 import together
 from aerie.gpus import here
 from aerie.gpus.proof import Proof, parse
 from aerie.runbook.step import Context, Json, Verdict, go, stop
@@ -19,6 +20,9 @@ them can hang for ever, so every part runs in processes of its own that are ende
 3. With more than one GPU: an all-reduce over all of them by the training environment's torch, the sum compared on every
    rank, with its latency at 16 and 64 KiB (a decode and a verify step of Kimi-K2.5) and its bandwidth.
 
+4. Where `finetune.hosts` train along, ask each of them: does it see the runs' state at the same path, has it this
+   host's code, torch and SpecForge, as many GPUs, and a way to `finetune.address`? Its GPUs are not tried.
+
 Stop if anything fails, is late or wrong; the reason names its finding in docs/findings.md, and what mends it: ACS, the
 IOMMU's translation and the topology where GPUs do not reach each other. A profile without GPUs proves nothing here.
 """
@@ -28,7 +32,7 @@ def run(context: Context) -> Mapping[str, Json]:
     """The proof, or null where the CPU serves. Takes some 300 MB of each GPU for seconds."""
     gpus = context.values["engine"]["gpus"]
     if gpus is None:
-        return {"expected": 0, "proof": None}
+        return {"expected": 0, "proof": None, "hosts": {}}
     expected = gpus["tensor_parallel"]
     cards = context.inputs["preflight"].evidence["gpus"]["cards"][:expected]
     context.progress(0, unit="parts", note=f"{expected} GPUs")
@@ -37,7 +41,9 @@ def run(context: Context) -> Mapping[str, Json]:
         uuids=[card["uuid"] for card in cards],
         python=str(context.interpreters["train"]) if expected > 1 else "",
     )
-    return {"expected": expected, "proof": proof}
+    others = together.of(context)
+    hosts = together.check(others, context.kept, expected) if others else {}
+    return {"expected": expected, "proof": proof, "hosts": hosts}
 
 
 def gate(evidence: Mapping[str, Json], values: Mapping[str, Json]) -> Verdict:
@@ -57,6 +63,8 @@ def gate(evidence: Mapping[str, Json], values: Mapping[str, Json]) -> Verdict:
         said.append(
             f"an all-reduce over {proof.collective.world} ends with the sum, at {slowest:g} GB/s of bus bandwidth"
         )
+    if hosts := evidence.get("hosts"):
+        said.append(f"{', '.join(hosts)} can train along")
     return go("; ".join(said))
 
 

@@ -166,7 +166,8 @@ def _finetune(profile: Profile, figures: Figures, measured: Measured | None) -> 
         basis=(
             f"{counts.feature_bytes:,} bytes of features, uncompressed for the trainer, and {figures.checkpoints} "
             f"checkpoints and the last one's copy of {figures.checkpoint_bytes:,} bytes each",
-            f"{epochs} epochs over {counts.tokens:,.0f} tokens at {tok_s:,.0f}/s, {source}",
+            f"{epochs} epochs over {counts.tokens:,.0f} tokens at {tok_s:,.0f}/s, {source}"
+            + (f", which {', '.join(profile.finetune.hosts)} may raise" if profile.finetune.hosts else ""),
         ),
         smaller=(
             f"features that were compressed as the states are would take {counts.kept_bytes / 1e9:.0f} GB, and no "
@@ -329,8 +330,22 @@ def _environments_obstacle(profile: Profile) -> str:
     return f"{'; '.join(wrong)}: set environments" if wrong else ""
 
 
+def _gpus_obstacle(profile: Profile) -> str:
+    """Other hosts that the inventory does not have."""
+    from aerie import inventory
+
+    values = profile.finetune
+    try:
+        for name in values.hosts:
+            inventory.host(name, Path(values.inventory) if values.inventory else None)
+    except AerieError as error:
+        return f"finetune.hosts: {error}"
+    return ""
+
+
 _OBSTACLES: Mapping[str, Callable[[Profile], str]] = {
     "environments": _environments_obstacle,
+    "gpus": _gpus_obstacle,
     "target": _target_obstacle,
     "baseline-drafter": lambda profile: _no_manifest(profile.baseline.staged),
 }

@@ -1,5 +1,6 @@
 """The values of the eagle3 runbook: names, types, units, ranges. The numbers themselves are in the profiles."""
 
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -163,6 +164,23 @@ class Finetune(_Values):
     held_out: Annotated[
         float, Field(gt=0, le=0.5, description="share of the samples that training leaves out, to judge the drafter by")
     ] = 0.05
+    hosts: Annotated[list[str], Field(description="of the inventory, that train along with this one")] = []
+    address: Annotated[str, Field(description="of this host, on which `hosts` reach it; it listens there alone")] = ""
+    inventory: Annotated[str, Field(description="path of the inventory with `hosts`; empty: the checkout's")] = ""
+
+    @model_validator(mode="after")
+    def _several_hosts_reach_this_one(self) -> Self:
+        if len(set(self.hosts)) < len(self.hosts):
+            raise ValueError(f"hosts {self.hosts}: expected each once")
+        if not self.hosts:
+            return self
+        try:
+            address = ip_address(self.address)
+        except ValueError:
+            raise ValueError(f"hosts with address {self.address!r}: expected an IP address of this host") from None
+        if address.is_loopback or address.is_unspecified or address.is_multicast:
+            raise ValueError(f"hosts with address {self.address}: expected one that the others reach")
+        return self
 
 
 class Bench(_Values):
@@ -262,6 +280,8 @@ class Profile(_Values):
                 f"corpus.max_prompt_tokens {self.corpus.max_prompt_tokens} and an answer of {answer}: expected at most "
                 f"{self.engine.max_model_len} tokens, engine.max_model_len"
             )
+        if self.finetune.hosts and self.engine.gpus is None:
+            raise ValueError("finetune.hosts without engine.gpus: expected none, a processor trains alone")
         if self.drafter.draft_vocab_size > self.target.vocab_size:
             raise ValueError(
                 f"drafter.draft_vocab_size {self.drafter.draft_vocab_size}: "

@@ -7,13 +7,10 @@ import ast
 import importlib.metadata
 import json
 import math
-import os
 import re
-import shlex
 import shutil
-import subprocess
 import sys
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
@@ -24,6 +21,7 @@ import yaml
 
 from aerie.eagle3.compute import Launcher
 from aerie.eagle3.head import Head
+from aerie.eagle3.running import run
 from aerie.engines.acceptance import tau_of
 from aerie.errors import AerieError
 from aerie.runbook.step import Context, Json, write_atomic
@@ -45,7 +43,6 @@ __all__ = [
     "vocabulary_map",
 ]
 
-_LOG_LINES = 15  # of a failed process, in the error
 _RUN_ID = "drafter"
 _SAVES = 20  # checkpoints of a training: what a kill costs is at most a twentieth of it
 _CHECKPOINTS = 3  # that lie on the disk at once; the best one by held-out samples may be a fourth
@@ -219,7 +216,7 @@ def train(
             progress(step, steps, curve)
 
     if not latest.exists() or _step(latest) < steps:
-        _run(["train", "-c", str(path), *_resume(plan, latest)], log, launcher, on_line)
+        run(["train", "-c", str(path), *_resume(plan, latest)], log, launcher, on_line, _needed(plan))
     if _step(latest) != steps:
         raise AerieError(
             "trainer",
@@ -262,10 +259,24 @@ def _configuration(plan: Plan, folder: Path, launcher: Launcher, steps: int) -> 
             **({"eval_interval": steps_per_epoch(plan.samples, plan.batch, launcher)} if plan.held_out else {}),
             **launcher.options,
         },
-        "deployment": {"trainer": {"nproc_per_node": launcher.processes}},
+        "deployment": {"trainer": _topology(launcher)},
         "output_dir": str(folder / "output"),
         "run_id": _RUN_ID,
     }
+
+
+def _needed(plan: Plan) -> list[Path]:
+    """What every process reads."""
+    heads = [plan.target.files[name] for name in (plan.target.lm_head, plan.target.embedding)]
+    others = (plan.drafter_config, plan.vocab_map, plan.features, plan.held_out, plan.start)
+    return [*heads, *(path for path in others if path)]
+
+
+def _topology(launcher: Launcher) -> Json:
+    topology: dict[str, Json] = {"nproc_per_node": launcher.processes_each}
+    if launcher.together:
+        topology |= {"nnodes": launcher.hosts, "master_addr": launcher.together.address}
+    return topology
 
 
 def _resume(plan: Plan, latest: Path) -> list[str]:
@@ -295,7 +306,7 @@ def export(
     """Write the drafter of `checkpoint` to `folder` as SGLang and vLLM load it."""
     arguments = ["export", "--to", "sglang", "--checkpoint", str(checkpoint), "--draft-config", str(drafter_config)]
     arguments += ["--output-dir", str(folder), "--vocab-mapping", str(vocab_map)]
-    _run(arguments, log, launcher, lambda line: None)
+    run(arguments, log, launcher, lambda line: None)
     config = json.loads((folder / "config.json").read_bytes())
     if config["draft_vocab_size"] == config["vocab_size"]:
         _drop_map(folder / "model.safetensors")
@@ -349,44 +360,3 @@ def vocabulary_map(counts: Mapping[int, int], draft_vocab_size: int, vocab_size:
     with redirect_stdout(sys.stderr):  # it prints its own statistics
         d2t, t2d = process_token_dict_to_mappings(Counter(counts), draft_vocab_size, vocab_size)
     return {"d2t": d2t, "t2d": t2d}
-
-
-def _run(arguments: list[str], log: Path, launcher: Launcher, on_line: Callable[[str], None]) -> None:
-    """Run SpecForge's command line, several processes of it under torchrun; its output goes on in `log`."""
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", **launcher.environment}
-    # Unbuffered, a line and its end are two writes, and the lines of several processes mix. The trainer flushes them.
-    environment.pop("PYTHONUNBUFFERED", None)
-    command = [sys.executable, "-m"]
-    if arguments[0] == "train" and launcher.processes > 1:
-        # Not by SpecForge itself, which always starts its own module: on CPUs that is another one.
-        command += ["torch.distributed.run", "--standalone", f"--nproc_per_node={launcher.processes}", "-m"]
-    command += [launcher.module, *arguments]
-    last: deque[str] = deque(maxlen=_LOG_LINES)
-    with (
-        open(log, "a", encoding="utf-8") as file,
-        subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        ) as process,
-    ):
-        assert process.stdout is not None
-        file.write(f"$ {shlex.join(command)}\n")
-        try:
-            for line in process.stdout:
-                file.write(line)
-                last.append(line.rstrip())
-                on_line(line)
-        except BaseException:
-            process.terminate()  # torchrun ends its processes then
-            raise
-    if process.returncode != 0:
-        raise AerieError(
-            f"specforge {arguments[0]}",
-            seen=f"exit status {process.returncode}",
-            expected="0",
-            remedy=f"Its log is {log}; the last lines:\n" + "\n".join(last),
-        )

@@ -82,7 +82,7 @@ def test_each_fault_stops_the_run(spoil: Any, said: str) -> None:
 def context(tmp_path: Path, chosen: dict[str, Any] | None) -> Context:
     cards = [{"uuid": f"GPU-{index}"} for index in range(4)]
     return Context(
-        run="r1", step="gpus", attempt=1, values={"engine": {"gpus": chosen}},
+        run="r1", step="gpus", attempt=1, values={"engine": {"gpus": chosen}, "finetune": {"hosts": []}},
         inputs={"preflight": Input(path=tmp_path, evidence={"gpus": {"cards": cards}})},
         out=tmp_path, scratch=tmp_path, kept=tmp_path, interpreters={"train": Path("/opt/train/bin/python")},
         progress_file=tmp_path / "progress.json",
@@ -91,7 +91,7 @@ def context(tmp_path: Path, chosen: dict[str, Any] | None) -> Context:
 
 def test_a_run_on_a_processor_proves_nothing(tmp_path: Path) -> None:
     evidence = gpus.run(context(tmp_path, None))
-    assert (evidence, verdict(evidence["proof"])) == ({"expected": 0, "proof": None}, (Decision.GO, ()))
+    assert (evidence, verdict(evidence["proof"])) == ({"expected": 0, "proof": None, "hosts": {}}, (Decision.GO, ()))
 
 
 def test_those_that_a_server_takes_are_proven_and_two_of_them_together(

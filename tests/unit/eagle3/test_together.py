@@ -1,0 +1,258 @@
+"""Several hosts that train together: here all of them are this machine, each with a torchrun of its own."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aerie.eagle3 import agent, compute, head, planning, running, specforge, together
+from aerie.eagle3.features import write_feature
+from aerie.eagle3.profile import Finetune, Profile
+from aerie.eagle3.together import Together
+from aerie.errors import AerieError
+from aerie.paths import repository
+from aerie.runbook import spec
+from aerie.runbook.step import Context
+
+HELLO = {"marker": "m", "missing": [], "code": "c1", "packages": {"torch": "2"}, "gpus": 8, "interface": "eth0"}
+CONFIG = {
+    "hidden_size": 64,
+    "vocab_size": 128,
+    "num_hidden_layers": 6,
+    "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 256,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+SLEEPER = "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit('it broke')\ntime.sleep(300)\n"
+
+
+@pytest.fixture
+def second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Together:
+    """A host "second" that is this machine, reached as Ansible reaches itself."""
+    monkeypatch.setenv("PYTHONPATH", str(repository()))
+    (tmp_path / "hosts.yml").write_text("all: {hosts: {second: {ansible_connection: local}}}\n")
+    return Together(
+        hosts=("second",),
+        address="127.0.0.1",
+        inventory=str(tmp_path / "hosts.yml"),
+        controller=repository() / ".venv" / "bin" / "python",
+        train=Path(sys.executable),
+    )
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> specforge.Plan:
+    """A training of 16 steps for 2 processes, on states of a target with nothing but a head."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("specforge")
+    from safetensors.torch import save_file
+
+    torch.manual_seed(0)
+    (tmp_path / "model").mkdir()
+    names = ("lm_head.weight", "model.embed_tokens.weight")
+    weights = {name: torch.randn(128, 64).bfloat16() for name in names} | {"model.norm.weight": torch.ones(64)}
+    save_file(weights, tmp_path / "model" / "model.safetensors")
+    (tmp_path / "model" / "config.json").write_text(json.dumps(CONFIG))
+    drafter = specforge.draft_config(CONFIG, draft_vocab_size=64, aux_layers=[2, 3, 4])
+    (tmp_path / "drafter.json").write_text(json.dumps(drafter))
+    torch.save({"d2t": torch.zeros(64, dtype=torch.int64), "t2d": torch.arange(128) < 64}, tmp_path / "map.pt")
+    for folder, count in (("features", 32), ("held-out", 8)):
+        (tmp_path / folder).mkdir()
+        for number in range(count):
+            write_feature(
+                tmp_path / folder / f"{number:06d}.ckpt",
+                input_ids=torch.randint(3, 60, (20,)).tolist(),
+                loss_mask=[0] * 5 + [1] * 15,
+                aux=torch.randn(20, 3, 64),
+                last=torch.randn(20, 64),
+                dtype="float32",
+            )
+    return specforge.Plan(
+        target=head.of(tmp_path / "model"),
+        drafter_config=tmp_path / "drafter.json",
+        vocab_map=tmp_path / "map.pt",
+        features=tmp_path / "features",
+        held_out=tmp_path / "held-out",
+        start=None,
+        samples=32,
+        epochs=2,
+        max_steps=None,
+        batch=2,
+        learning_rate=1e-3,
+        ttt_length=2,
+        max_length=64,
+        dtype="float32",
+    )
+
+
+def at_work(folder: Path) -> Iterator[Any]:
+    """The processes whose command line names the folder."""
+    import psutil
+
+    for process in psutil.process_iter(["cmdline"]):
+        if process.pid != os.getpid() and any(str(folder) in word for word in process.info["cmdline"] or ()):
+            yield process
+
+
+def test_two_hosts_train_as_two_processes_of_one_do(plan: specforge.Plan, second: Together, tmp_path: Path) -> None:
+    listening = set()
+    logs = set()
+
+    def look(step: int, steps: int, curve: specforge.Curve) -> None:
+        if step == 8:
+            logs.update(path.name for path in (tmp_path / "both" / "hosts").rglob("*.log"))
+            for process in at_work(tmp_path / "both"):
+                listening.update(one.laddr.ip for one in process.net_connections() if one.status == "LISTEN")
+
+    alone = replace(compute.CPU, processes=2, environment={**compute.CPU.environment, "OMP_NUM_THREADS": "1"})
+    for name, launcher in (("one", alone), ("both", replace(alone, together=second))):
+        (tmp_path / name).mkdir()
+        curve, checkpoint = specforge.train(plan, tmp_path / name, launcher, look)
+        assert (checkpoint.name, len(curve.loss)) == ("drafter-step16", 16)
+        if name == "one":
+            expected = curve
+    assert (curve.loss, curve.evaluations) == (expected.loss, expected.evaluations)
+    assert sorted(path.name for path in checkpoint.glob("*rank*")) == [
+        "training_state_rank0.pt",
+        "training_state_rank1.pt",
+    ]
+    assert (listening, logs) == ({"127.0.0.1"}, {"1.log"})
+    assert list(at_work(tmp_path / "both")) == []
+
+
+def test_a_host_whose_part_fails_ends_the_others(second: Together, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "sleeper.py").write_text(SLEEPER)
+    here = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{repository()}"}
+    launcher = compute.Launcher(module="sleeper", environment=here, options={}, processes=2, together=second)
+    began = time.monotonic()
+    with pytest.raises(AerieError, match="host second: its part of the training: 'exit status 1'") as failed:
+        running.run(["train", str(tmp_path)], tmp_path / "train.log", launcher, lambda line: None)
+    assert "it broke" in failed.value.remedy
+    assert time.monotonic() - began < 120
+    assert list(at_work(tmp_path)) == []
+
+
+@pytest.mark.parametrize("silent", [True, False], ids=["silent", "over"])
+def test_a_part_ends_with_the_first_host(silent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent, "SILENCE_S", 0.5)
+    if silent:
+        (tmp_path / "alive").write_text("7")
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True) as process:
+        agent._follow(process, tmp_path / "alive")
+        assert process.poll() is None
+        agent._end(process)
+    assert process.returncode == -15
+
+
+def test_a_host_that_nobody_knows_is_named(second: Together, tmp_path: Path) -> None:
+    with pytest.raises(AerieError, match="secnd") as refused:
+        together._ask("hello", replace(second, hosts=("secnd",)), tmp_path)
+    assert "second" in refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("differs", "told"),
+    [
+        ({"marker": None}, "host gpu02: /.*another folder, or none"),
+        ({"missing": ["/srv/w"]}, "host gpu02: /srv/w: 'nothing there'.*stage --host gpu02"),
+        ({"code": "c2"}, "host gpu02: code: 'c2', expected c1, as here"),
+        ({"packages": {"torch": "3"}}, "host gpu02: packages: {'torch': '3'}"),
+        ({"gpus": 4}, r"host gpu02: GPUs: 4, expected 8 or more, engine\.gpus\.tensor_parallel"),
+        ({"interface": ""}, r"no interface on which it reaches 10\.0\.0\.1"),
+        ({}, ""),
+    ],
+)
+def test_a_host_that_cannot_train_along_is_told_why(
+    differs: dict[str, Any], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = Together(
+        hosts=("gpu02",), address="10.0.0.1", inventory="", controller=Path("python"), train=Path("python")
+    )
+    monkeypatch.setattr(together, "_here", lambda hosts, folder: HELLO)
+    monkeypatch.setattr(together, "_ask", lambda verb, hosts, folder: {"gpu02": HELLO | differs})
+    if not told:
+        assert together.check(hosts, tmp_path, 8) == {"gpu02": HELLO}
+        assert list((tmp_path / "hosts").iterdir()) == []
+        return
+    with pytest.raises(AerieError, match=told):
+        together.check(hosts, tmp_path, 8)
+
+
+def test_a_context_without_other_hosts_trains_alone() -> None:
+    values = {"finetune": {"hosts": [], "address": "", "inventory": ""}}
+    context = Context(
+        run="r", step="gpus", attempt=1, values=values, inputs={}, out=Path(), scratch=Path(), kept=Path(),
+        interpreters={"controller": Path("c"), "train": Path("t")}, progress_file=Path(),
+    )  # fmt: skip
+    assert together.of(context) is None
+    values["finetune"] |= {"hosts": ["gpu02"], "address": "10.0.0.1"}
+    expected = Together(hosts=("gpu02",), address="10.0.0.1", inventory="", controller=Path("c"), train=Path("t"))
+    assert together.of(context) == expected
+
+
+def test_what_a_host_lacks_is_named_by_its_agent(second: Together, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    launcher = compute.Launcher(module="none", environment={}, options={}, processes=2, together=second)
+    with pytest.raises(AerieError, match=f"host second: {tmp_path / 'drafter'}: 'nothing there'"):
+        running.run(["train"], tmp_path / "log", launcher, lambda line: None, [tmp_path, tmp_path / "drafter"])
+
+
+def test_an_address_of_another_host_is_refused() -> None:
+    with pytest.raises(AerieError, match=r"finetune\.address 192\.0\.2\.1"):  # of RFC 5737, nobody's
+        together._free_port("192.0.2.1")
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"hosts": ["a"]}, "hosts with address ''"),
+        ({"hosts": ["a"], "address": "gpu01"}, "hosts with address 'gpu01': expected an IP address"),
+        ({"hosts": ["a"], "address": "127.0.0.1"}, "expected one that the others reach"),
+        ({"hosts": ["a"], "address": "0.0.0.0"}, "expected one that the others reach"),
+        ({"hosts": ["a", "a"], "address": "10.0.0.1"}, "expected each once"),
+    ],
+)
+def test_values_that_cannot_work_are_refused(values: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        Finetune(epochs=1, batch=1, learning_rate=1e-3, **values)
+
+
+def test_a_plan_refuses_hosts_that_the_inventory_does_not_have(second: Together) -> None:
+    kimi = spec.load("eagle3", "kimi-k2.5").values
+    assert isinstance(kimi, Profile)
+    values = {"address": "10.0.0.1", "inventory": second.inventory}
+    for hosts, told in ((["second"], ""), (["secnd"], "secnd")):
+        changed = kimi.finetune.model_copy(update={"hosts": hosts, **values})
+        assert told in (said := planning.obstacle("gpus", kimi.model_copy(update={"finetune": changed})))
+        assert bool(said) is bool(told)
+    assert planning.obstacle("gpus", kimi) == ""
+
+
+def test_processors_train_alone() -> None:
+    tiny = spec.load("eagle3", "tiny").values
+    assert isinstance(tiny, Profile)
+    values = tiny.model_dump()
+    values["finetune"] |= {"hosts": ["a"], "address": "10.0.0.1"}
+    with pytest.raises(ValueError, match=r"finetune\.hosts without engine\.gpus"):
+        Profile.model_validate(values)
+
+
+def test_each_host_has_as_many_processes_and_the_optimizer_is_in_shards() -> None:
+    hosts = Together(
+        hosts=("gpu02", "gpu03"), address="10.0.0.1", inventory="", controller=Path("python"), train=Path("python")
+    )
+    launcher = compute.on_gpus(1, hosts)
+    assert (launcher.processes, launcher.processes_each, launcher.hosts) == (3, 1, 3)
+    assert launcher.options["fsdp_sharding"] == "SHARD_GRAD_OP"
+    assert specforge._topology(launcher) == {"nproc_per_node": 1, "nnodes": 3, "master_addr": "10.0.0.1"}
+    assert specforge._topology(compute.on_gpus(8)) == {"nproc_per_node": 8}
