@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from aerie import inventory
 from aerie.eagle3 import agent, compute, head, planning, running, specforge, together
 from aerie.eagle3.features import write_feature
 from aerie.eagle3.profile import Finetune, Profile
 from aerie.eagle3.together import Together
-from aerie.errors import AerieError
+from aerie.errors import AerieError, UsageError
 from aerie.paths import repository
 from aerie.runbook import spec
 from aerie.runbook.step import Context
@@ -227,10 +228,15 @@ def test_values_that_cannot_work_are_refused(values: dict[str, Any], told: str) 
         Finetune(epochs=1, batch=1, learning_rate=1e-3, **values)
 
 
-def test_a_plan_refuses_hosts_that_the_inventory_does_not_have(second: Together) -> None:
+def test_a_plan_refuses_hosts_that_the_inventory_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    def host(name: str, path: Path | None) -> None:  # Ansible reads the real one, and the trainer's Python has none
+        if (name, path) != ("second", Path("/hosts.yml")):
+            raise UsageError("host", seen=name, expected="one of the inventory", remedy="Known: second.")
+
+    monkeypatch.setattr(inventory, "host", host)
     kimi = spec.load("eagle3", "kimi-k2.5").values
     assert isinstance(kimi, Profile)
-    values = {"address": "10.0.0.1", "inventory": second.inventory}
+    values = {"address": "10.0.0.1", "inventory": "/hosts.yml"}
     for hosts, told in ((["second"], ""), (["secnd"], "secnd")):
         changed = kimi.finetune.model_copy(update={"hosts": hosts, **values})
         assert told in (said := planning.obstacle("gpus", kimi.model_copy(update={"finetune": changed})))
