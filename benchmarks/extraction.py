@@ -1,7 +1,7 @@
 """Extraction of hidden states against plain prefill: the same engine, model and prompts, in turns.
 
     python benchmarks/extraction.py MODEL [--profile tiny] [--python /ABSOLUTE/bin/python]
-        [--prompts 32] [--tokens 256] [--repetitions 5]
+        [--prompts 32] [--tokens 900] [--repetitions 5]
 
 MODEL is a target's folder, such as out/model of a run's step `target`. Two servers of the profile's engine are started,
 one after the other: a plain one, and one that captures the layers of the profile's drafter. Each repetition sends both
@@ -154,6 +154,6 @@ if __name__ == "__main__":
     parser.add_argument("--profile", default="tiny")
     parser.add_argument("--python", default="")
     parser.add_argument("--prompts", type=int, default=32)
-    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--tokens", type=int, default=900)
     parser.add_argument("--repetitions", type=int, default=5)
     main(parser.parse_args())
