@@ -27,6 +27,8 @@ def view(document: Mapping[str, Any], paths: Iterable[object]) -> RenderableType
             parts.append(Text.assemble(("failed", "bold red"), said))
         if row["client"]["bound"]:
             parts.append(Text.assemble(("client-bound", "yellow"), f"  {where}: measured late, its machine is busy"))
+        if row["bursts"]:
+            parts.append(Text.assemble(("bursts", "yellow"), f"  {where}: {row['bursts']} came in one piece, no TPOT"))
     if document.get("sweep"):
         parts.append(sweeps.view(document["sweep"]))
     parts += [Text(str(path), no_wrap=True, overflow="fold") for path in paths]

@@ -98,6 +98,11 @@ def _warnings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
                 f"{where}: {row['cached_share']:.0%} of prompt tokens came from the prefix cache, so TTFT is not a "
                 "first reading's"
             )
+        if row["bursts"]:
+            found.append(
+                f"{where}: {row['bursts']} of {row['requests']} answers were held back and came in one piece; they "
+                "have no time per token, and their whole requests are what was measured"
+            )
         if not row["is_counted"] and row["requests"] > row["failed"]:
             found.append(f"{where}: the server does not count the tokens of chunks; each was taken for one token")
     return sorted(found, key=lambda text: "failed" not in text)

@@ -12,7 +12,7 @@ from aerie.engines.benchmark.running import Level
 from aerie.engines.intervals import percentile
 from aerie.errors import UsageError
 
-__all__ = ["LATENCIES", "Limits", "Quantiles", "Row", "Spread", "limits", "rows", "tpot_s"]
+__all__ = ["LATENCIES", "Limits", "Quantiles", "Row", "Spread", "is_burst", "limits", "rows", "tpot_s"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +65,9 @@ class Quantiles:
         return {"count": self.count, **named}
 
 
+# No engine has steps so short; chunks that lay ready follow each other in 0.02 ms (vLLM on two busy cores).
+BURST_S = 1e-4
+
 Limits = Mapping[str, float]
 """What a request may take, in ms, by ttft, tpot or e2e. One that is above any of them, or failed, is not good."""
 
@@ -75,7 +78,8 @@ class Row:
 
     Rates are of requests without an error. tok_s_user: tokens after a request's first chunk over the time after it.
     gpus: of this machine, that the server uses; 0 where they are not known. cached_share: of prompt tokens, from the
-    server's prefix cache. is_counted: the server counted every chunk's tokens. is_client_bound: in any repetition.
+    server's prefix cache. bursts: answers whose chunks came together, which have no TPOT. is_counted: the server
+    counted every chunk's tokens. is_client_bound: in any repetition.
     """
 
     arm: str
@@ -99,6 +103,7 @@ class Row:
     acceptance: Acceptance | None
     joules_per_token: float | None
     cached_share: float | None
+    bursts: int
     is_counted: bool
     client_cpu_share: float
     client_lag_ms: float
@@ -140,7 +145,7 @@ LATENCIES = ("ttft", "tpot", "itl", "e2e")
 _SPREADS = ("request_rate", "tok_s", "tok_s_user")
 _PLAIN = (
     "arm", "temperature", "concurrency", "repetitions", "requests", "failed", "first_error", "output_tokens", "gpus",
-    "is_counted",
+    "bursts", "is_counted",
 )  # fmt: skip
 
 
@@ -164,12 +169,17 @@ def limits(text: str) -> Limits:
 
 
 def tpot_s(answer: Answer) -> float | None:
-    """Seconds per token after the first chunk; None where all came in one.
+    """Seconds per token after the first chunk; None where all came in one, or in a burst.
 
     Per token, not per chunk: with a drafter a chunk holds several, and the time between chunks would look like slower
     tokens (sglang #12064).
     """
-    return answer.decode_s / answer.decoded if answer.decoded > 0 else None
+    return answer.decode_s / answer.decoded if answer.decoded > 0 and not is_burst(answer) else None
+
+
+def is_burst(answer: Answer) -> bool:
+    """Whether its chunks were held back, by the server or on the way, and came together: they tell of no steps."""
+    return len(answer.arrivals) > 1 and statistics.median(answer.gaps_s) < BURST_S
 
 
 def rows(levels: Sequence[Level], gpus: Mapping[str, tuple[int, ...]], within: Limits) -> tuple[Row, ...]:
@@ -212,6 +222,7 @@ def _row(group: Sequence[Level], gpus: int, within: Limits) -> Row:
         acceptance=reduce(lambda one, other: one + other, counts) if counts else None,
         joules_per_token=spent / 1000 / tokens if spent and tokens else None,
         cached_share=sum(hit for hit, _ in cached) / sum(size for _, size in cached) if cached else None,
+        bursts=sum(map(is_burst, whole)),
         is_counted=all(answer.is_counted for answer in whole),
         client_cpu_share=max(level.load.cpu_share for level in group),
         client_lag_ms=max(level.load.loop_lag_p99_ms for level in group),
@@ -229,7 +240,7 @@ def _by_level(group: Sequence[Level], rate: Callable[[list[Answer], float], floa
 
 
 def _user_rate(answers: Sequence[Answer]) -> float | None:
-    decoding = [answer for answer in answers if answer.decoded > 0]
+    decoding = [answer for answer in answers if tpot_s(answer) is not None]
     seconds = sum(answer.decode_s for answer in decoding)
     return sum(answer.decoded for answer in decoding) / seconds if seconds > 0 else None
 

@@ -79,6 +79,7 @@ class RowDocument(_Part):
     first_error: str
     output_tokens: int
     gpus: int = Field(description="0 where they are not known")
+    bursts: int = Field(description="answers whose chunks came together, which have no TPOT")
     is_counted: bool = Field(description="the server counted the tokens of every chunk")
     request_rate: SpreadDocument | None = Field(description="per second")
     tok_s: SpreadDocument | None = Field(description="of all users")

@@ -206,6 +206,19 @@ def test_a_client_that_was_bound_once_is_told():
     assert row.is_client_bound and row.client_cpu_share == 0.9
 
 
+def test_answers_that_were_held_back_and_came_in_one_piece_have_no_time_per_token():
+    burst = Answer(t_send=0, arrivals=tuple((0.2 + i * 1e-5, i + 1) for i in range(9)), output_tokens=9)
+    steady = Answer(t_send=0, arrivals=tuple((0.2 + i * 0.02, i + 1) for i in range(9)), output_tokens=9)
+    one_chunk = Answer(t_send=0, arrivals=((0.2, 9),), output_tokens=9)
+    (row,) = figures.rows([level(answers={"burst": burst, "steady": steady, "one": one_chunk})], {}, {})
+    assert (row.bursts, row.to_dict()["bursts"]) == (1, 1)
+    assert row.tpot_ms.count == 1 and row.tpot_ms.median == pytest.approx(20)
+    assert row.tok_s_user.median == pytest.approx(50)
+    (row,) = figures.rows([level(answers={"burst": burst})], {}, {})
+    assert (row.bursts, row.tpot_ms, row.tok_s_user) == (1, None, None)
+    assert row.e2e_ms.median == pytest.approx(200.08)
+
+
 def test_prompts_are_compared_with_themselves():
     slow = {f"q{i}": answer(per_token=0.01 * (i + 1)) for i in range(20)}
     fast = {name: replace(one, arrivals=shrunk(one.arrivals, 0.8)) for name, one in slow.items()}

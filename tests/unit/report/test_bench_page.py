@@ -19,8 +19,8 @@ def row(arm, users, **changes):
     rate = {"median": 100.0 * users, "min": 90.0 * users, "max": 110.0 * users}
     return {
         "arm": arm, "temperature": 0.0, "concurrency": users, "repetitions": 2, "requests": 8, "failed": 0,
-        "first_error": "", "output_tokens": 800, "gpus": 2, "is_counted": True, "request_rate": rate, "tok_s": rate,
-        "tok_s_user": rate, "tok_s_gpu": 50.0 * users, "ttft_ms": QUANTILES, "tpot_ms": QUANTILES,
+        "first_error": "", "output_tokens": 800, "gpus": 2, "bursts": 0, "is_counted": True, "request_rate": rate,
+        "tok_s": rate, "tok_s_user": rate, "tok_s_gpu": 50.0 * users, "ttft_ms": QUANTILES, "tpot_ms": QUANTILES,
         "itl_ms": QUANTILES, "e2e_ms": QUANTILES, "good_share": 0.75, "good_rate": 3.0, "joules_per_token": 0.5,
         "cached_share": 0.0, "tau": 2.5, "accept_rate": 0.5, "accept_by_position": [0.8, 0.5, 0.2],
         "counters": {"verify_steps": 10, "proposed": 30, "accepted": 15, "accepted_by_position": [8, 5, 2]},
@@ -75,11 +75,12 @@ def test_several_documents_share_one_page(told):
 def test_what_is_doubtful_is_on_top_and_failures_first(told):
     told["rows"][0]["client"] = {"cpu_share": 0.9, "loop_lag_p99_ms": 1.0, "bound": True}
     told["rows"][1] |= {"cached_share": 0.9, "is_counted": False}
+    told["rows"][2] |= {"bursts": 7, "tpot_ms": None, "tok_s_user": None}
     told["rows"][3] |= {"failed": 1, "first_error": "HTTP 500: <b>no</b>"}
     text = bench_page.page({"one": told})
     doubts = re.findall(r"<li>(.*?)</li>", text)
-    assert [re.search(r"failed|client-bound|prefix cache|does not count", one)[0] for one in doubts] == [
-        "failed", "client-bound", "prefix cache", "does not count",
+    assert [re.search(r"failed|client-bound|prefix cache|does not count|in one piece", one)[0] for one in doubts] == [
+        "failed", "client-bound", "prefix cache", "does not count", "in one piece",
     ]  # fmt: skip
     assert "&lt;b&gt;no" in doubts[0]
     assert text.index("Doubtful") < text.index("Rates and latencies")
