@@ -20,7 +20,7 @@ __all__ = ["serve"]
         "model": "name of a model of the lock",
         "engine": "vllm or sglang",
         "drafter": "name of a model of the lock: its EAGLE-3 drafter",
-        "draft_tokens": "drafts per verify step with --drafter; 0 is the lock's draft_tokens",
+        "draft_tokens": "drafts per verify step with --drafter; left out, the lock's draft_tokens",
         "accept_fall": "serve it also where less of its drafts is accepted than in the last good run",
         "plan": "only show what would be done (so does invoke --dry)",
         "status": "show what serves the model",
@@ -39,7 +39,7 @@ def serve(
     model: str,
     engine: str = "",
     drafter: str = "",
-    draft_tokens: int = 0,
+    draft_tokens: int = -1,  # an int, so that a word is refused; no number is drafted by that one
     accept_fall: bool = False,
     plan: bool = False,
     status: bool = False,
@@ -66,7 +66,11 @@ def serve(
     if rollback:
         prepared = planning.prepare_rollback(host, model, **where)
     else:
-        where |= {"drafter": drafter, "draft_tokens": draft_tokens or None, "accept_fall": accept_fall}
+        where |= {
+            "drafter": drafter,
+            "draft_tokens": None if draft_tokens == -1 else draft_tokens,
+            "accept_fall": accept_fall,
+        }
         prepared = planning.prepare(host, model, engine, **where)
     _change(prepared, only_plan=only_plan, yes=yes, no_input=no_input, json=json)
 

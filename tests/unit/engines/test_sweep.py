@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from invoke import Collection
 
 from aerie.engines.bench import ClientLoad
 from aerie.engines.benchmark import best, sweep, sweeping
@@ -25,8 +26,10 @@ from aerie.engines.service.serving import Outcome
 from aerie.engines.service.status import Status
 from aerie.engines.service.variants import Variants
 from aerie.errors import AerieError, UsageError
+from aerie.program import Program
 from aerie.remote import Unreachable
 from aerie.report import sweeps
+from commands.serving import serve
 from tests.snapshots import snapshot_with
 from tests.unit.engines.test_service import status
 from tests.unit.findings.examples import PIN, a_host, lock_with, staged
@@ -232,9 +235,20 @@ def test_what_the_table_refuses_is_told_once_with_its_numbers(
 
 
 def test_serve_takes_a_number_of_its_own_with_a_drafter_alone() -> None:
-    for drafter, tokens in (("", 2), ("d1", 17)):
+    for drafter, tokens in (("", 2), ("d1", 17), ("d1", 0)):
         with pytest.raises(UsageError, match="--draft-tokens"):
             planning.prepare("gpu01", "tiny", "vllm", drafter=drafter, draft_tokens=tokens)
+
+
+def test_no_draft_token_is_refused_by_the_command_and_not_taken_for_the_locks(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    program = Program(namespace=Collection(serve), name="aerie", binary="invoke")
+    asked = ["--host", "gpu01", "--model", "kimi-k2.5", "--engine", "sglang", "--drafter", "kimi-k25-eagle3"]
+    with pytest.raises(SystemExit) as end:
+        program.run(["invoke", "serve", *asked, "--draft-tokens", "0"])
+    assert end.value.code == 2
+    assert "seen     0" in capfd.readouterr().err
 
 
 # ---- the order, and the way back
