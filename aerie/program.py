@@ -13,9 +13,12 @@ could read as any of the others.
 """
 
 import gc
+import itertools
 import os
+import re
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from . import lean  # noqa: F401  before Invoke
@@ -66,6 +69,17 @@ def error_text(error: AerieError) -> str:
     return "\n".join(_part(one) for one in error.parts)
 
 
+def _refused(error: Exception, argv: Sequence[str]) -> str:
+    """What Invoke's parser refused. Of a word where a number belongs Python tells the word; its flag is added."""
+    no_number = re.search("invalid literal for int.*: '(.*)'$", str(error))
+    if no_number is None:
+        return f"error: {error}"
+    before = [flag for flag, text in itertools.pairwise(argv) if text == no_number[1]]
+    joined = [one.partition("=")[0] for one in argv if one.endswith(f"={no_number[1]}")]
+    (flag, *_) = [*before, *joined, "an option"]
+    return error_text(UsageError(flag, seen=no_number[1], expected="a whole number", remedy="Write it in digits."))
+
+
 class Program(InvokeProgram):
     """Invoke with the exit codes above; errors of aerie's own tree are shown without a traceback."""
 
@@ -83,7 +97,7 @@ class Program(InvokeProgram):
         try:
             super().parse_core(argv)
         except (ParseError, ValueError) as error:  # ValueError: `--list-depth x`, text where a number belongs
-            raise Exit(f"error: {error}", code=USAGE) from error
+            raise Exit(_refused(error, self.argv), code=USAGE) from error
         finally:
             # Invoke turns it off, which would compile aerie anew at every start.
             sys.dont_write_bytecode = before
@@ -97,7 +111,8 @@ class Program(InvokeProgram):
         try:
             super().parse_tasks()
         except (ParseError, ValueError) as error:
-            raise Exit(f"error: {error}\nSee: ./invoke --list, ./invoke TASK --help", code=USAGE) from error
+            said = f"{_refused(error, self.argv)}\nSee: ./invoke --list, ./invoke TASK --help"
+            raise Exit(said, code=USAGE) from error
 
     def parse_cleanup(self) -> None:
         """As Invoke, but help or a list for an unknown name ends with 2."""
