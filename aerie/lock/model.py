@@ -361,6 +361,8 @@ class EngineModel(_Table):
     """Of each GPU's memory, for weights, keys and values; SGLang's own choice left 4,578 tokens on 8 × 96 GB."""
     threads: Annotated[int, Field(ge=1)] = 8
     """OpenMP threads."""
+    trust_code: bool = False
+    """Whether the engine may run code in the model's folder, which its manifest pins: Kimi-K2.5's tokenizer is code."""
     draft_tokens: Annotated[int, Field(ge=1, le=16)] = 3
     """Drafts per verify step, with a drafter."""
     ready_timeout_s: Annotated[int, Field(ge=30)] = 2400

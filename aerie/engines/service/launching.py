@@ -64,7 +64,7 @@ def service_of(
             dtype=settings.dtype,
             version=version,
             arch=arch,
-            trust_code=gpus > 0,  # the lock pins every file, code too; what a CPU serves has none
+            trust_code=settings.trust_code,
         )
         launch = adapter(engine).launch(served, mode)
         flags = [weights[0].folder if flag == folder else flag for flag in launch.flags if flag not in OF_MEASURING]

@@ -16,7 +16,7 @@ from aerie.engines.service.onhost import asking, definition, front, gates, state
 from aerie.engines.service.onhost.definition import Service, Weights
 from aerie.engines.service.status import Status
 from aerie.errors import AerieError, UsageError
-from aerie.lock import EngineModel
+from aerie.lock import EngineModel, load, names
 from tests.snapshots import document_with, snapshot_with
 from tests.unit.findings.examples import PIN, TARGET, lock_with, served, staged
 
@@ -356,6 +356,18 @@ def test_a_service_on_gpus_never_stands_beside_another() -> None:
     assert service.draft_counter == "sglang:spec_verify_calls_total"
     assert "--disable-radix-cache" not in service.program
     assert made("sglang", gpus=8, drafter=False).draft_counter == ""
+
+
+def test_code_of_a_models_folder_runs_where_the_lock_says_so() -> None:
+    for engine in ("vllm", "sglang"):
+        assert "--trust-remote-code" not in made(engine, gpus=8).program
+        assert "--trust-remote-code" in made(engine, gpus=8, trust_code=True).program
+
+
+def test_every_lock_with_kimi_lets_its_tokenizer_run() -> None:
+    locks = [lock for lock in map(load, names()) if "kimi-k2.5" in lock.weights.models]
+    assert len(locks) == 2
+    assert [lock.name for lock in locks if not lock.engine.models["kimi-k2.5"].trust_code] == []
 
 
 @pytest.mark.parametrize(("port", "is_refused"), [(8100, True), (8102, True), (8098, True), (8103, False)])
