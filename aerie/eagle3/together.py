@@ -52,12 +52,13 @@ def of(context: Context) -> Together | None:
     )
 
 
-def check(together: Together, kept: Path, gpus: int) -> dict[str, Json]:
-    """What each other host has. kept: a folder that every host sees at the same path.
+def check(together: Together, kept: Path, gpus: int, needed: Sequence[Path] = ()) -> dict[str, Json]:
+    """What each other host has. kept: a folder that every host sees at the same path; needed: what it must have there
+    too, besides.
 
     Raises AerieError for a host that does not, cannot be reached, has other code or packages, or fewer GPUs.
     """
-    with _folder(kept, ()) as folder:
+    with _folder(kept, needed) as folder:
         return _check(together, folder, gpus)
 
 

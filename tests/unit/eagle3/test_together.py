@@ -208,6 +208,14 @@ def test_what_a_host_lacks_is_named_by_its_agent(second: Together, tmp_path: Pat
         running.run(["train"], tmp_path / "log", launcher, lambda line: None, [tmp_path, tmp_path / "drafter"])
 
 
+def test_what_a_host_lacks_is_named_before_a_training_is_prepared(second: Together, tmp_path: Path) -> None:
+    pytest.importorskip("specforge")
+    with pytest.raises(AerieError, match=f"host second: {tmp_path / 'model'}: 'nothing there'"):
+        together.check(second, tmp_path, 0, [tmp_path / "model"])
+    (tmp_path / "model").mkdir()
+    assert together.check(second, tmp_path, 0, [tmp_path / "model"])["second"]["missing"] == []
+
+
 def test_an_address_of_another_host_is_refused() -> None:
     with pytest.raises(AerieError, match=r"finetune\.address 192\.0\.2\.1"):  # of RFC 5737, nobody's
         together._free_port("192.0.2.1")
