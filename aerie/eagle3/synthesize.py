@@ -56,6 +56,10 @@ is finite. Each is then kept a third smaller, without loss, with a sha256 over w
 lie in planes, and the plane of signs and exponents is coded (`bytes_per_byte` says what is left). It is put on the
 disk and out of the page cache, where the weights of the next server lie. A sample is kept as soon as it is answered:
 an attempt that is killed loses the answers that were open, and the next one asks for the rest.
+
+What the states cost, by `benchmarks/extraction.py` with the tiny target on two quiet cores, in two runs (2026-11-30):
+extraction went at 0.98 and 1.09 of the plain prefill's rate for prompts of 900 tokens, and at 0.90 for 256, where the
+2 ms in which vLLM writes a request's file are a tenth of its prefill. On GPUs it is not measured.
 """
 
 
