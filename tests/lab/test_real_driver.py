@@ -15,6 +15,7 @@ import lab
 from aerie import inventory, provision, remote
 from aerie.snapshot import Module, Snapshot, Unknown
 from lab import LabHost
+from lab.lifecycle import GIB
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
@@ -30,7 +31,7 @@ def host(lab_home: Path) -> Iterator[LabHost]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(lab_home))
         lab.down()
-        (one,) = lab.up(1, gpus="bare", suite="bookworm", memory_bytes=4 * lab.GIB)
+        (one,) = lab.up(1, gpus="bare", suite="bookworm", memory_bytes=4 * GIB)
         machine = os.uname().release  # its kernel is on the host in name only, so nothing can be built for it
         for argv in (
             ["sh", "-c", f"rm -r /lib/modules/{machine} /boot/*{machine}"],
