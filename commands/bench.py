@@ -60,8 +60,6 @@ def bench(
 ) -> None:
     """Measure a server, or several against each other: rates, latencies, acceptance, energy. 1: a request failed."""
     from aerie.engines.benchmark import document, figures, options
-    from aerie.report import bench as views
-    from aerie.report import bench_page
 
     spec = options.spec(
         urls=url, host=host, against=against, api=api, model=model, file=optional_path(prompts), limit=limit,
@@ -73,8 +71,7 @@ def bench(
         result = document.take_on(host, model, spec, within, optional_path(inventory))
     else:
         result = document.take(spec, within, options.told_by(console_on(sys.stderr).print))
-    paths = document.write(result, optional_path(out) or options.folder(result.started_at), bench_page.page)
-    show(views.view(result.to_dict(), paths), result.to_dict(), json=json)
+    _leave(result, optional_path(out), json=json)
     end_with(result.exit_code)
 
 
@@ -160,14 +157,22 @@ def bench_sweep(
 
 
 def _sweep(planned: Any, spec: Any, out: Path | None, *, json: bool) -> None:
-    from aerie.engines.benchmark import document, options, sweeping
-    from aerie.report import bench as views
-    from aerie.report import bench_page, serving
+    from aerie.engines.benchmark import sweeping
+    from aerie.report import serving
 
     result, exit_code = sweeping.take(planned, spec, serving.phases(console_on(sys.stderr)))
+    _leave(result, out, json=json)
+    end_with(exit_code)
+
+
+def _leave(result: Any, out: Path | None, *, json: bool) -> None:
+    """Write a measurement's files and show it."""
+    from aerie.engines.benchmark import document, options
+    from aerie.report import bench as views
+    from aerie.report import bench_page
+
     paths = document.write(result, out or options.folder(result.started_at), bench_page.page)
     show(views.view(result.to_dict(), paths), result.to_dict(), json=json)
-    end_with(exit_code)
 
 
 collection = Collection("bench", bench, bench_page, bench_sweep)

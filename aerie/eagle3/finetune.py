@@ -105,8 +105,8 @@ def run(context: Context) -> Mapping[str, Json]:
     others = together.of(context)
     launcher = compute.launcher(context, others)
     if others:  # what they lack is told before the features are written, which takes hours
-        heads = (target.files[name] for name in (target.lm_head, target.embedding))
-        together.check(others, context.kept, launcher.processes_each, [*heads, baseline])
+        models = [*target.trainer_files.values(), baseline]
+        together.check(others, context.kept, launcher.processes_each, models)
     conversations = _conversations(context.inputs["target"].path / "prompts.train.jsonl")
     ids = [conversations[one] for one, _ in counts.usable]
     held = held_out(ids, finetune.held_out, at_least=finetune.batch * launcher.processes)

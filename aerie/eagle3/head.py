@@ -32,6 +32,11 @@ class Head:
     files: Mapping[str, Path]
     config: Mapping[str, Json]
 
+    @property
+    def trainer_files(self) -> dict[str, Path]:
+        """Of the two tensors that the trainer reads itself, the files."""
+        return {name: self.files[name] for name in (self.lm_head, self.embedding)}
+
     def tensor(self, name: str) -> "torch.Tensor":
         """One of the three, by its name in the weights."""
         from safetensors import safe_open
@@ -46,7 +51,7 @@ class Head:
         The same every time: SpecForge compares names, sizes and times of the files when it resumes.
         """
         folder.mkdir(exist_ok=True)
-        files = {name: self.files[name] for name in (self.lm_head, self.embedding)}
+        files = self.trainer_files
         for file in set(files.values()):
             link = folder / file.name
             if not link.is_symlink():

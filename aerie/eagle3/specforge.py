@@ -267,9 +267,8 @@ def _configuration(plan: Plan, folder: Path, launcher: Launcher, steps: int) -> 
 
 def _needed(plan: Plan) -> list[Path]:
     """What every process reads."""
-    heads = [plan.target.files[name] for name in (plan.target.lm_head, plan.target.embedding)]
     others = (plan.drafter_config, plan.vocab_map, plan.features, plan.held_out, plan.start)
-    return [*heads, *(path for path in others if path)]
+    return [*plan.target.trainer_files.values(), *(path for path in others if path)]
 
 
 def _topology(launcher: Launcher) -> Json:

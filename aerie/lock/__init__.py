@@ -2,6 +2,7 @@
 
 from .files import load, names, path
 from .model import (
+    MOST_DRAFT_TOKENS,
     SCHEMA,
     Base,
     Cuda,
@@ -27,6 +28,7 @@ from .packages import DriverPackages, driver_packages
 from .variables import role_variables, with_variables
 
 __all__ = [
+    "MOST_DRAFT_TOKENS",
     "SCHEMA",
     "Base",
     "Cuda",

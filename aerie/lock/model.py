@@ -14,6 +14,7 @@ from aerie.extensions.onhost.request import FOLDER, is_own
 from aerie.layers import LAYERS
 
 __all__ = [
+    "MOST_DRAFT_TOKENS",
     "SCHEMA",
     "Base",
     "Cuda",
@@ -37,6 +38,7 @@ __all__ = [
 ]
 
 SCHEMA = "aerie.lock/1"
+MOST_DRAFT_TOKENS = 16
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Fingerprint = Annotated[str, Field(pattern=r"^[0-9A-F]{40}$")]
 Version = Annotated[str, Field(pattern=r"^\d+(\.\d+)+$")]
@@ -363,7 +365,7 @@ class EngineModel(_Table):
     """OpenMP threads."""
     trust_code: bool = False
     """Whether the engine may run code in the model's folder, which its manifest pins: Kimi-K2.5's tokenizer is code."""
-    draft_tokens: Annotated[int, Field(ge=1, le=16)] = 3
+    draft_tokens: Annotated[int, Field(ge=1, le=MOST_DRAFT_TOKENS)] = 3
     """Drafts per verify step, with a drafter."""
     ready_timeout_s: Annotated[int, Field(ge=30)] = 2400
     """From the start to the first generation: a cold load of 547 GB took 25 minutes."""

@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -41,15 +41,8 @@ class Interrupts:
 def catch() -> Iterator[Interrupts]:
     """Count SIGINT and SIGTERM while the block runs. Outside the main thread, where Python gets none, count nothing."""
     interrupts = Interrupts()
-    if threading.current_thread() is not threading.main_thread():
+    with _handled_by(interrupts.heard):
         yield interrupts
-        return
-    before = {number: signal.signal(number, interrupts.heard) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield interrupts
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class Raised:
@@ -76,12 +69,18 @@ class Raised:
 def raised() -> Iterator[Raised]:
     """Make SIGINT and SIGTERM an Interrupted while the block runs. Outside the main thread nothing is changed."""
     signals = Raised()
+    with _handled_by(signals.heard):
+        yield signals
+
+
+@contextmanager
+def _handled_by(heard: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
-        yield signals
+        yield
         return
-    before = {number: signal.signal(number, signals.heard) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield signals
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -13,7 +13,7 @@ from aerie.engines import capability, gpu_arch
 from aerie.errors import AerieError, UsageError
 from aerie.findings import Finding, Severity, diff
 from aerie.inventory import Host
-from aerie.lock import EngineModel, Lock
+from aerie.lock import MOST_DRAFT_TOKENS, EngineModel, Lock
 from aerie.paths import repository
 from aerie.snapshot import Snapshot, StagedModel, Unknown
 from aerie.weights import models
@@ -25,7 +25,6 @@ from .onhost.definition import SLOTS, Service, Slot, Weights, other, unit_of
 from .status import Status, look
 
 __all__ = [
-    "MOST_TOKENS",
     "Action",
     "Ground",
     "Prepared",
@@ -39,7 +38,6 @@ __all__ = [
 ]
 
 SCHEMA = "aerie.serve-plan/1"
-MOST_TOKENS = 16  # as the lock has it
 OF_GPUS = ("driver", "interconnect")  # layers whose fatal findings an engine on GPUs would meet
 
 
@@ -133,16 +131,16 @@ def prepare(
 ) -> Prepared:
     """The plan of serving a model of the host's lock with this engine. Nothing is changed.
 
-    draft_tokens: of the drafter, 1 to MOST_TOKENS, instead of the lock's. Raises UsageError for an unknown host, model,
-    drafter or engine, and as remote.probe does.
+    draft_tokens: of the drafter, 1 to MOST_DRAFT_TOKENS, instead of the lock's. Raises UsageError for an unknown host,
+    model, drafter or engine, and as remote.probe does.
     """
     if engine not in launching.KEYS:
         raise unknown_name("engine", engine, launching.KEYS)
-    if draft_tokens is not None and not (drafter and 1 <= draft_tokens <= MOST_TOKENS):
+    if draft_tokens is not None and not (drafter and 1 <= draft_tokens <= MOST_DRAFT_TOKENS):
         raise UsageError(
             "--draft-tokens",
             seen=draft_tokens if drafter else f"{draft_tokens} without --drafter",
-            expected=f"1 to {MOST_TOKENS}, with a drafter",
+            expected=f"1 to {MOST_DRAFT_TOKENS}, with a drafter",
             remedy="Without --drafter nothing drafts.",
         )
     ground = read(host, model, drafter, inventory_file)

@@ -7,6 +7,7 @@ from typing import Any
 
 from aerie import inventory
 from aerie.errors import AerieError, UsageError
+from aerie.lock import MOST_DRAFT_TOKENS
 from aerie.paths import repository
 
 from . import planning
@@ -95,11 +96,11 @@ def tokens_of(text: str) -> tuple[int, ...]:
         found = sorted({int(part) for part in text.split(",")})
     except ValueError:
         found = [-1]
-    if not 0 <= found[0] <= found[-1] <= planning.MOST_TOKENS:
+    if not 0 <= found[0] <= found[-1] <= MOST_DRAFT_TOKENS:
         raise UsageError(
             "--draft-tokens",
             seen=text,
-            expected=f"numbers from 0 to {planning.MOST_TOKENS}, as 0,1,2,3",
+            expected=f"numbers from 0 to {MOST_DRAFT_TOKENS}, as 0,1,2,3",
             remedy="0 is without a drafter.",
         )
     return tuple(found)
