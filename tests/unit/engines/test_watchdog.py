@@ -346,7 +346,8 @@ def until(dog, condition, timeout_s=20):
 
 
 def ready(dog):
-    return until(dog, lambda found: found.kind is Kind.HEALTHY)
+    """Healthy, and its ranks seen: a look asks for processes first, so a server may answer before its ranks are known."""
+    return until(dog, lambda found: found.kind is Kind.HEALTHY and len(dog.seen[-1].ranks) == 2)
 
 
 def steps(told):
