@@ -10,7 +10,7 @@ from aerie.eagle3 import staged
 from aerie.eagle3.environments import engine_version
 from aerie.eagle3.profile import Engine
 from aerie.engines import gpu_arch
-from aerie.engines.adapter import Mode, Served, adapter
+from aerie.engines.adapter import Launch, Mode, Served, adapter
 from aerie.engines.bench import Prompt
 from aerie.engines.server import Server, serve
 from aerie.errors import AerieError
@@ -18,7 +18,7 @@ from aerie.runbook.step import Context, Json
 from aerie.weights import load
 from aerie.weights.onhost.residency import resident_bytes
 
-__all__ = ["Weights", "arch", "engine_evidence", "read_prompts", "servers"]
+__all__ = ["Installed", "Weights", "arch", "engine_evidence", "read_prompts", "servers", "started"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,32 +63,53 @@ def read_prompts(path: Path, limit: int) -> tuple[Prompt, ...]:
     return tuple(Prompt(id=row["id"], input_ids=tuple(row["input_ids"])) for row in rows)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """An engine that can be started: how it serves, the interpreter of its environment, the version in it."""
+
+    engine: Engine
+    python: Path
+    version: str
+
+    @classmethod
+    def of(cls, context: Context, engine: Engine) -> "Installed":
+        """The profile's engine, in the environment of step `environments`."""
+        return cls(engine=engine, python=_python(context), version=engine_evidence(context, engine)["version"])
+
+    def launch(self, context: Context, mode: Mode) -> Launch:
+        """How to start it on the run's target. Raises UsageError for what this engine is known to serve wrongly."""
+        target = context.inputs["target"]
+        served = Served(
+            python=self.python,
+            model=staged.folder(target, "model"),
+            engine=self.engine,
+            dtype=context.inputs["preflight"].evidence["arithmetic"]["dtype"],
+            version=self.version,
+            arch=arch(self.engine),
+            trust_code=bool(target.evidence.get("trust_code")),
+        )
+        return adapter(self.engine.name).launch(served, mode)
+
+
 @contextlib.contextmanager
 def servers(context: Context, engine: Engine, modes: Mapping[str, Mode]) -> Iterator[dict[str, Server]]:
     """Servers of the target, one for each mode, all ready; their logs become artifacts (logs/<name>.log)."""
+    installed = Installed.of(context, engine)
+    with started(context, engine, {name: installed.launch(context, mode) for name, mode in modes.items()}) as ready:
+        yield ready
+
+
+@contextlib.contextmanager
+def started(context: Context, engine: Engine, launches: Mapping[str, Launch]) -> Iterator[dict[str, Server]]:
+    """As `servers`, of what may be several engines. engine: whose port and patience count."""
     logs = context.out / "logs"
     logs.mkdir(exist_ok=True)  # a step may have its servers one after the other
-    target = context.inputs["target"]
-    model = staged.folder(target, "model")
-    dtype = context.inputs["preflight"].evidence["arithmetic"]["dtype"]
-    served = Served(
-        python=_python(context),
-        model=model,
-        engine=engine,
-        dtype=dtype,
-        version=engine_evidence(context, engine)["version"],
-        arch=arch(engine),
-        trust_code=bool(target.evidence.get("trust_code")),
-    )
-    launches = {name: adapter(engine.name).launch(served, mode) for name, mode in modes.items()}
 
     def on_wait(ready: int, note: str) -> None:
         context.progress(ready, len(launches), unit="servers ready", note=note)
 
-    with serve(
-        launches, port=engine.port, logs=logs, ready_timeout_s=engine.ready_timeout_s, on_wait=on_wait
-    ) as started:
-        yield started
+    with serve(launches, port=engine.port, logs=logs, ready_timeout_s=engine.ready_timeout_s, on_wait=on_wait) as ready:
+        yield ready
 
 
 def arch(engine: Engine) -> str:
