@@ -346,7 +346,7 @@ def until(dog, condition, timeout_s=20):
 
 
 def ready(dog):
-    """Healthy, and its ranks seen: a look asks for processes first, so a server may answer before its ranks are known."""
+    """Healthy, and its ranks seen: a look asks for processes first, so a server may answer before they are known."""
     return until(dog, lambda found: found.kind is Kind.HEALTHY and len(dog.seen[-1].ranks) == 2)
 
 
