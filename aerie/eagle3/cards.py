@@ -11,7 +11,7 @@ from aerie.engines.values import Engine, Gpus
 from aerie.errors import AerieError
 from aerie.runbook.step import Json
 
-__all__ = ["names", "read", "reasons"]
+__all__ = ["names", "read", "reasons", "wish"]
 
 # Of the probe's answer. Temperatures and clocks change by themselves, and evidence that differs runs later steps again.
 _KEPT = (
@@ -45,6 +45,15 @@ def read() -> dict[str, Json]:
 def names(seen: Mapping[str, Json]) -> list[str]:
     """Name and identity of every card, for what holds on these cards alone."""
     return [f"{card['name']} {card['uuid']}" for card in seen["cards"]]
+
+
+def wish(engine: Engine, model: str, doing: frozenset[str]) -> Wish:
+    """What to ask the capability table, of any version and card. model: as the table calls it, "" for none."""
+    gpus = engine.gpus
+    assert gpus is not None, "asked where GPUs serve"
+    return Wish(
+        engine=engine.name, version="", arch="", model=model, attention=gpus.attention, moe=gpus.moe, doing=doing
+    )
 
 
 def reasons(seen: Mapping[str, Json], engine: Engine, version: str | None, wish: Wish) -> list[str]:

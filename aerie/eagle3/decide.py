@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from aerie.eagle3.between import WORDS
 from aerie.eagle3.measured import Control, Spread
 from aerie.runbook.step import Context, Json
 
@@ -24,37 +25,51 @@ Take the diagnosis and the measured speed-up S of the fine-tuned drafter at conc
 | not-the-fine-tuning | – | do-not-speculate: keep the drafter, go through the suspects in their order |
 | extraction, undetermined | – | do-not-speculate: repair the states, or measure what is missing, first |
 
-k + 1 is the most tokens that one verify step can yield. Write down beside it what one run cannot decide. A run on one
-engine never says that another is better: the decision to move takes the same control experiment there.
+k + 1 is the most tokens that one verify step can yield. Where the profile has `second` and step `engines` shows that a
+way to serve on that engine is the fastest for one user, the decision is change-engine, whatever the diagnosis says of
+the first one. Write down beside it what one run cannot decide. A run on one engine never says that another is better:
+the decision to move takes the same control experiment there.
 """
 
 
 def decide(
-    control: Control, cost: Mapping[str, Json], diagnosis: Mapping[str, Json], served_by: str
+    control: Control,
+    cost: Mapping[str, Json],
+    diagnosis: Mapping[str, Json],
+    served_by: str,
+    engines: Mapping[str, Json] | None = None,
 ) -> dict[str, Json]:
-    """The decision with its reasons, numbers in them. served_by: processor or GPUs, for what does not carry over."""
+    """The decision with its reasons, numbers in them.
+
+    served_by: processor or GPUs, for what does not carry over. engines: evidence of that step, None where it has none.
+    """
+    between = engines or {"asked": False, "ran": False}
     verdict = diagnosis["verdict"]
     speedup = Spread.from_dict(cost["measured"]["finetuned"])
     first, *rest = diagnosis["reasons"]
     faulty = verdict != "healthy"
-    choice, why = _choice(verdict, control, cost, speedup)
+    choice, why = _moved(between) or _choice(verdict, control, cost, speedup)
+    found = f"diagnosis {verdict}; {first}"
     return {
         "choice": choice,
-        "reasons": [why, *_numbers(control, cost, speedup), f"diagnosis {verdict}; {first}", *(rest if faulty else ())],
-        "undecidable": undecidable(control, cost, speedup, served_by),
+        "reasons": [
+            *(why, *_numbers(control, cost, speedup), *between.get("reasons", ())),
+            *(found, *(rest if faulty else ())),
+        ],
+        "undecidable": undecidable(control, cost, speedup, served_by, between),
     }
 
 
 def undecidable(
-    control: Control, cost: Mapping[str, Json], speedup: Spread | None, served_by: str
+    control: Control,
+    cost: Mapping[str, Json],
+    speedup: Spread | None,
+    served_by: str,
+    between: Mapping[str, Json],
 ) -> list[dict[str, str]]:
     """Questions that an operator will ask and this run cannot answer, each with the reason."""
-    engine = f"{control.engine} {control.version}"
     asked = [
-        (
-            "Would another engine serve this drafter faster?",
-            f"only {engine} was run; R and the integration are its own",
-        ),
+        *_about_engines(control, between),
         (
             "Do the rates, R and the speed-up hold on other hardware or for another model?",
             f"they were measured on {served_by} with this target, these lengths and concurrencies "
@@ -97,6 +112,27 @@ def undecidable(
     return [{"question": question, "why": why} for question, why in asked]
 
 
+def _about_engines(control: Control, between: Mapping[str, Json]) -> list[tuple[str, str]]:
+    question = "Would another engine serve this drafter faster?"
+    if between["ran"]:
+        if between["is_shown"]:
+            return []
+        return [("Which of the two engines is the faster?", "their best ways to serve overlap: more repetitions tell")]
+    why = f"only {control.engine} {control.version} was run; R and the integration are its own"
+    if between["asked"]:
+        why += f". {between['engine']['name']} {between['engine']['version']} was to run and cannot: {between['why']}"
+    return [(question, why)]
+
+
+def _moved(between: Mapping[str, Json]) -> tuple[str, str] | None:
+    """The decision where the other engine is shown to be the faster one."""
+    if not between["ran"] or not between["is_shown"] or between["best"]["is_first"]:
+        return None
+    best = between["best"]
+    engine = f"{best['engine']['name']} {best['engine']['version']}"
+    return "change-engine", f"the fastest for one user is {engine} with {WORDS[best['arm']]}"
+
+
 def _about_acceptance(control: Control) -> list[tuple[str, str]]:
     asked = []
     gain = control.gain()
@@ -125,7 +161,8 @@ def run(context: Context) -> Mapping[str, Json]:
     """The decision over the evidence of the steps before; touches no file and no engine."""
     evidence = {step: given.evidence for step, given in context.inputs.items()}
     control = Control.from_dict(evidence["control"])
-    return decide(control, evidence["cost"], evidence["diagnose"], served_by(evidence["preflight"]))
+    where = served_by(evidence["preflight"])
+    return decide(control, evidence["cost"], evidence["diagnose"], where, evidence["engines"])
 
 
 def served_by(host: Mapping[str, Json]) -> str:

@@ -9,7 +9,7 @@ from aerie.eagle3.seen import Expectation, Seen
 from aerie.eagle3.suspects import ALIKE, Setting, suspects
 from aerie.runbook.step import Context, Json
 
-__all__ = ["RULES", "Rule", "diagnose", "doc", "run"]
+__all__ = ["RULES", "Rule", "diagnose", "doc", "run", "seen"]
 
 UNDETERMINED = "undetermined"
 NOT_FINE_TUNING = "not-the-fine-tuning"
@@ -322,27 +322,34 @@ def _suspects(s: Seen) -> list[Json]:
     return [one.to_dict() for one in found]
 
 
+def seen(control: Control, evidence: Mapping[str, Mapping[str, Json]], values: Mapping[str, Json], shape: str) -> Seen:
+    """What the table looks at, of one engine.
+
+    evidence: of the steps parity, finetune, cost and lossless; values: `expect` and `parity` of the profile.
+    """
+    cost, lossless = evidence["cost"], evidence["lossless"]
+    return Seen(
+        expectation=Expectation(**values["expect"][shape]),
+        parity_limit=values["parity"]["max_mean_rel"],
+        parity_mean=evidence["parity"]["mean_rel"],
+        parity_max=evidence["parity"]["max_rel"],
+        parted=tuple(one["gap_nats"] for one in lossless["unexplained_at"]),
+        outputs=lossless["prompts"],
+        baseline=control.acceptance("baseline"),
+        finetuned=control.acceptance("finetuned"),
+        # Evidence of an older run has none, and then no row tells serving from training.
+        accuracy=tuple(evidence["finetune"].get("eval_accuracy", ())),
+        cost=cost["R_median"],
+        speedup=Spread.from_dict(cost["measured"]["finetuned"]),
+        predicted=Spread.from_dict(cost["predicted"]["finetuned"]),
+        forced={float(length): tau for length, tau in cost["forced_tau"].items() if tau is not None},
+        gain=control.gain(),
+        setting=Setting(engine=control.engine, version=control.version, arch=control.arch, model=control.model),
+    )
+
+
 def run(context: Context) -> Mapping[str, Json]:
     """The diagnosis over the evidence of the steps before; touches no file and no engine."""
     evidence = {step: given.evidence for step, given in context.inputs.items()}
-    control, cost = Control.from_dict(evidence["control"]), evidence["cost"]
-    return diagnose(
-        Seen(
-            expectation=Expectation(**context.values["expect"][evidence["preflight"]["shape"]["name"]]),
-            parity_limit=context.values["parity"]["max_mean_rel"],
-            parity_mean=evidence["parity"]["mean_rel"],
-            parity_max=evidence["parity"]["max_rel"],
-            parted=tuple(one["gap_nats"] for one in evidence["lossless"]["unexplained_at"]),
-            outputs=evidence["lossless"]["prompts"],
-            baseline=control.acceptance("baseline"),
-            finetuned=control.acceptance("finetuned"),
-            # Evidence of an older run has none, and then no row tells serving from training.
-            accuracy=tuple(evidence["finetune"].get("eval_accuracy", ())),
-            cost=cost["R_median"],
-            speedup=Spread.from_dict(cost["measured"]["finetuned"]),
-            predicted=Spread.from_dict(cost["predicted"]["finetuned"]),
-            forced={float(length): tau for length, tau in cost["forced_tau"].items() if tau is not None},
-            gain=control.gain(),
-            setting=Setting(engine=control.engine, version=control.version, arch=control.arch, model=control.model),
-        )
-    )
+    shape = evidence["preflight"]["shape"]["name"]
+    return diagnose(seen(Control.from_dict(evidence["control"]), evidence, context.values, shape))

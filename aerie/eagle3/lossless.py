@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from aerie.eagle3.measured import DRAFTERS, Control, Divergence
 from aerie.runbook.step import Context, Json, Verdict, go, stop
 
-__all__ = ["FAR_NATS", "FEW", "classify", "doc", "gate", "is_path_wrong", "run"]
+__all__ = ["FAR_NATS", "FEW", "classify", "doc", "gate", "is_path_wrong", "of_arm", "run"]
 
 # Kernels of another batch shape part bf16 logits by a few steps of their grid, which is 0.06 between 8 and 16: 0.19 was
 # the most in 80 outputs on an H200. Another text is nats away, and a wrong verify path writes it at many prompts.
@@ -34,7 +34,7 @@ and the diagnosis does not call it healthy.
 
 def classify(control: Control, near_tie_nats: float) -> dict[str, Json]:
     """The lossless evidence: one prompt counts once per drafter."""
-    arms = {arm: _arm(control, arm, near_tie_nats) for arm in DRAFTERS if control.runs(arm)}
+    arms = {arm: of_arm(control, arm, near_tie_nats) for arm in DRAFTERS if control.runs(arm)}
     totals = {key: sum(arm[key] for arm in arms.values()) for key in ("prompts", "equal", "near_ties", "unexplained")}
     return {
         "near_tie_nats": near_tie_nats,
@@ -82,7 +82,8 @@ def gate(evidence: Mapping[str, Json], values: Mapping[str, Json]) -> Verdict:
     return go(f"{said}, few and by little: suspicious, for the diagnosis to weigh", *named)
 
 
-def _arm(control: Control, arm: str, near_tie_nats: float) -> dict[str, Json]:
+def of_arm(control: Control, arm: str, near_tie_nats: float) -> dict[str, Json]:
+    """Of one arm how many outputs equal the base's, part at a near tie, or otherwise; each prompt counts once."""
     # A prompt is judged by its widest gap: sorted last, it is the one that stays.
     mine = sorted((one for one in control.divergences if one.arm == arm), key=_width)
     places = {one.prompt: one for one in mine}

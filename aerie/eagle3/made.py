@@ -7,13 +7,15 @@ from dataclasses import replace
 from aerie.eagle3.arithmetic import captured, parameters
 from aerie.eagle3.profile import Profile
 from aerie.runbook.budget import Budget, Measured
+from aerie.runbook.interpreters import Environments
 
-__all__ = ["FEWER_SAMPLES", "LESS_CACHE", "of_made"]
+__all__ = ["FEWER_SAMPLES", "LESS_CACHE", "of_made", "second_environment"]
 
 _CHECKPOINTS = 4  # the three that the trainer keeps, and the copy beside the evidence
 _BYTES_PER_PARAMETER = 14  # of a checkpoint: the weight in bf16, and three numbers of the optimizer in fp32
 _CACHE_BYTES = 4 * 576  # of a token in a layer: MLA's 576 numbers in bf16, and as much again for a drafter's cache
 _TRAINING_BYTES = 16  # of a parameter of the target in training: weight, gradient and two numbers of AdamW in fp32
+_CPU_ENVIRONMENT_BYTES = 2_800_000_000  # of requirements/engine.txt, unpacked; measured
 _GPU_ENVIRONMENT_BYTES = 10_000_000_000  # torch and CUDA's libraries for GPUs, unpacked; assumed
 FEWER_SAMPLES = "fewer synthesis.prompts or a smaller synthesis.max_tokens"
 LESS_CACHE = "a smaller engine.max_num_seqs or engine.max_model_len"
@@ -25,6 +27,29 @@ def of_made(step: str, profile: Profile, measured: Measured | None) -> Budget | 
     if counted is None and profile.engine.gpus and profile.target.staged is None:
         counted = _ON_GPUS.get(step)
     return counted(profile, measured) if counted else None
+
+
+def second_environment(profile: Profile) -> tuple[int, str]:
+    """(Bytes, basis) of what step control-second installs."""
+    second = profile.second
+    if second is None or second.environment.python:
+        return 0, ""
+    made = f"requirements/{Environments(engine=second.environment).requirements('engine')}.txt"
+    if profile.engine.gpus is None:
+        return _CPU_ENVIRONMENT_BYTES, f"{made}: {_CPU_ENVIRONMENT_BYTES / 1e9:g} GB"
+    return _GPU_ENVIRONMENT_BYTES, f"{made}: {_GPU_ENVIRONMENT_BYTES / 1e9:g} GB, assumed"
+
+
+def _second(profile: Profile, measured: Measured | None) -> Budget | None:
+    """Nothing without a second engine; with one its environment, and on GPUs what a server of it takes."""
+    if profile.second is None:
+        return Budget()
+    size, basis = second_environment(profile)
+    told = Budget(disk_bytes=size, basis=(basis,) if basis else ())
+    if profile.engine.gpus is None or profile.target.staged is not None:
+        return told
+    served = _serving(profile.model_copy(update={"engine": profile.second.engine}), measured)
+    return replace(served, disk_bytes=size, basis=(*told.basis, *served.basis))
 
 
 def _environments(profile: Profile, measured: Measured | None) -> Budget | None:
@@ -147,6 +172,7 @@ _COUNTED: Mapping[str, Callable[[Profile, Measured | None], Budget | None]] = {
     "environments": _environments,
     "synthesize": _synthesize,
     "finetune": _finetune,
+    "control-second": _second,
 }
 _ON_GPUS: Mapping[str, Callable[[Profile, Measured | None], Budget | None]] = {
     "target": _target,

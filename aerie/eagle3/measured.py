@@ -12,12 +12,25 @@ from aerie.engines.acceptance import Acceptance
 from aerie.errors import AerieError
 from aerie.runbook.step import Json
 
-__all__ = ["BASE", "BASE_FIXED", "DRAFTERS", "FORCED", "Control", "Divergence", "Run", "Spread"]
+__all__ = [
+    "BASE",
+    "BASE_FIXED",
+    "DRAFTERS",
+    "FORCED",
+    "REFERENCE",
+    "Control",
+    "Divergence",
+    "Run",
+    "Spread",
+    "forced_arm",
+    "forced_length",
+]
 
 BASE = "base"  # no speculation, the held-out prompts
 BASE_FIXED = "base-fixed"  # no speculation, the prompts and the fixed length of the forced arms
 FORCED = "forced-"  # followed by the accept length that the engine was told to pretend
 DRAFTERS = ("baseline", "finetuned")
+REFERENCE = "reference"  # no speculation, the held-out prompts, on the other engine that this one is held against
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,12 +177,12 @@ class Control:
         """Of fine-tuning, over the prompts; None where the engine does not tell acceptance by request."""
         return gain(*(self.by_prompt.get(arm, {}) for arm in DRAFTERS))
 
-    def speedups(self, arm: str, concurrency: int = 1) -> list[float]:
-        """Per repetition, this arm over the base arm of the same repetition: what ran close together is compared.
+    def speedups(self, arm: str, concurrency: int = 1, *, over: str = BASE) -> list[float]:
+        """Per repetition, this arm over another of the same repetition: what ran close together is compared.
 
         One user's decode rate at concurrency 1; the rate of all users together above that.
         """
-        base = {run.repetition: _rate(run) for run in self.runs(BASE, concurrency)}
+        base = {run.repetition: _rate(run) for run in self.runs(over, concurrency)}
         pairs = [(_rate(run), base.get(run.repetition)) for run in self.runs(arm, concurrency)]
         return [rate / plain for rate, plain in pairs if rate and plain]
 
@@ -181,6 +194,11 @@ class Control:
     @property
     def concurrencies(self) -> tuple[int, ...]:
         return tuple(sorted({run.concurrency for run in self.arms.get(BASE, ())}))
+
+
+def forced_arm(length: float) -> str:
+    """The arm of one forced accept length: "forced-2.0" for 2."""
+    return f"{FORCED}{length:.1f}"
 
 
 def forced_length(arm: str) -> float:

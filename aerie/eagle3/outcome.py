@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from aerie.eagle3.between import WORDS
 from aerie.eagle3.diagnose import ORDINARY_R
 from aerie.engines.acceptance import tau_of
 from aerie.runbook.step import Json
@@ -153,9 +154,24 @@ def _actions(summary: Mapping[str, Json]) -> Iterator[Attempt]:
     published = (baseline.get("measured") or {}).get("median")
     if published and published > max(1.0, measured or 0.0):
         yield Attempt(what="serve the baseline drafter", why="it is the faster of the two", worth=published)
-    yield Attempt(
-        what="run the same control experiment on the other engine", why=f"R and the integration are those of {engine}"
-    )
+    yield from _other_engine(summary["engines"], engine)
+
+
+def _other_engine(engines: Mapping[str, Json] | None, engine: str) -> Iterator[Attempt]:
+    if engines and engines["ran"]:
+        best = engines["best"]
+        if best and not best["is_first"]:
+            what = f"serve with {best['engine']['name']} {best['engine']['version']}, {WORDS[best['arm']]}"
+            level = min(best["gains"], key=int)
+            shown = "" if engines["is_shown"] else ", within the spread of the repetitions"
+            why = f"the fastest of all that was measured for one user, over {engine} with no drafter{shown}"
+            yield Attempt(what=what, why=why, worth=best["gains"][level]["median"])
+        return
+    if engines:
+        why = f"{engines['engine']['name']} {engines['engine']['version']} cannot run: {engines['why']}"
+    else:
+        why = f"R and the integration are those of {engine}: set `second` of the profile"
+    yield Attempt(what="run the same control experiment on another engine", why=why)
 
 
 def _first_row(summary: Mapping[str, Json]) -> str | None:

@@ -6,14 +6,15 @@ been measured on the host: then its own rate counts. Reads the lock's manifests 
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from aerie.eagle3 import apart, own_prompts
 from aerie.eagle3.arithmetic import KEPT, Captured
-from aerie.eagle3.made import FEWER_SAMPLES, LESS_CACHE, of_made
-from aerie.eagle3.profile import Figures, Profile, Staged
+from aerie.eagle3.made import FEWER_SAMPLES, LESS_CACHE, of_made, second_environment
+from aerie.eagle3.profile import Engine, Environments, Figures, Profile, Staged
 from aerie.errors import AerieError
 from aerie.runbook.budget import Budget, Measured, Share
 
@@ -183,11 +184,26 @@ def _export(profile: Profile, figures: Figures, measured: Measured | None) -> Bu
 
 
 def _control(profile: Profile, figures: Figures, measured: Measured | None) -> Budget:
-    arms: Mapping[str, Any] = measured.evidence["arms"] if measured else {}
-    starts = _servers(profile)
+    return _experiment(profile, figures, measured.evidence["arms"] if measured else {}, plain=1)
+
+
+def _control_second(profile: Profile, figures: Figures, measured: Measured | None) -> Budget:
+    """The same experiment, with the first engine's plain server among them."""
+    if profile.second is None:
+        return Budget()
+    served = profile.model_copy(update={"engine": profile.second.engine})
+    # What cannot run, or was not asked for, has measured nothing.
+    counted = _experiment(served, figures, measured.evidence.get("arms", {}) if measured else {}, plain=2)
+    size, basis = second_environment(profile)
+    return replace(counted, disk_bytes=size, basis=(*([basis] if basis else ()), *counted.basis))
+
+
+def _experiment(profile: Profile, figures: Figures, arms: Mapping[str, Any], *, plain: int) -> Budget:
+    """plain: servers without a drafter."""
+    starts = 2 + plain + len(profile.cost.accept_lengths)
     start_s = sum(arm["start_s"] for arm in arms.values()) / len(arms) if arms else None
     loading, basis = _load(figures.warm_load_s, start_s)
-    work_s, work = _bench_s(profile, figures, arms, arms=3, repetitions=profile.bench.repetitions)
+    work_s, work = _bench_s(profile, figures, arms, arms=2 + plain, repetitions=profile.bench.repetitions)
     lengths = len(profile.cost.accept_lengths)
     forced = (lengths + 1 if lengths else 0) * profile.cost.prompts * profile.bench.max_tokens
     forced_s = forced * profile.bench.repetitions / figures.single_tok_s
@@ -287,12 +303,6 @@ def _bytes_in(folder: str) -> int:
 # -------------------------------------------------------------------------------------------------- what cannot run
 
 
-def _servers(profile: Profile) -> int:
-    """That step control starts: no drafter, baseline, fine-tuned, and one for each forced length as SGLang needs it."""
-    # One after the other where their shares of the GPUs are more than the GPUs; the base is started once.
-    return 3 + len(profile.cost.accept_lengths)
-
-
 def _no_manifest(chosen: Staged | None) -> str:
     pinned = _pinned(chosen)[1] if chosen else 0
     return pinned if isinstance(pinned, str) else ""
@@ -323,11 +333,24 @@ def _prompts(path: str, held_out: int) -> tuple[int, str]:
 def _environments_obstacle(profile: Profile) -> str:
     """The ones of the tiny profile serve and train on CPUs alone."""
     chosen, wrong = profile.environments, []
-    if chosen.requirements("engine") == "engine" and (profile.engine.name != "vllm" or profile.engine.gpus):
-        wrong.append(f"requirements/engine.txt is vLLM for CPUs, and {profile.engine.name} is to serve")
+    if against := _against_cpu_engine(chosen, profile.engine):
+        wrong.append(against)
     if chosen.requirements("train") == "train" and profile.engine.gpus:
         wrong.append("requirements/train.txt trains on CPUs, and engine.gpus asks for GPUs")
     return f"{'; '.join(wrong)}: set environments" if wrong else ""
+
+
+def _against_cpu_engine(chosen: Environments, engine: Engine) -> str:
+    if chosen.requirements("engine") == "engine" and (engine.name != "vllm" or engine.gpus):
+        return f"requirements/engine.txt is vLLM for CPUs, and {engine.name} is to serve"
+    return ""
+
+
+def _second_obstacle(profile: Profile) -> str:
+    if profile.second is None:
+        return ""
+    wrong = _against_cpu_engine(Environments(engine=profile.second.environment), profile.second.engine)
+    return f"{wrong}: set second.environment" if wrong else ""
 
 
 def _gpus_obstacle(profile: Profile) -> str:
@@ -348,6 +371,7 @@ _OBSTACLES: Mapping[str, Callable[[Profile], str]] = {
     "gpus": _gpus_obstacle,
     "target": _target_obstacle,
     "baseline-drafter": lambda profile: _no_manifest(profile.baseline.staged),
+    "control-second": _second_obstacle,
 }
 _OF_FIGURES: Mapping[str, Callable[[Profile, Figures, Measured | None], Budget]] = {
     "target": _target,
@@ -358,4 +382,5 @@ _OF_FIGURES: Mapping[str, Callable[[Profile, Figures, Measured | None], Budget]]
     "finetune": _finetune,
     "export": _export,
     "control": _control,
+    "control-second": _control_second,
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 from aerie.eagle3 import cards
 from aerie.eagle3.environments import engine_version
 from aerie.eagle3.profile import Engine
-from aerie.engines.capability import Wish, table
+from aerie.engines.capability import table
 from aerie.environments import PYTHON, find_python
 from aerie.errors import UsageError
 from aerie.runbook.interpreters import NAMES, Environments
@@ -214,12 +214,8 @@ def _against_cpu(evidence: Mapping[str, Json]) -> Iterator[str]:
 
 def _against_gpus(evidence: Mapping[str, Json], values: Mapping[str, Json]) -> list[str]:
     engine = Engine.model_validate(values["engine"])
-    gpus = engine.gpus
-    assert gpus is not None, "the device is cuda where the profile has them"
-    wish = Wish(
-        engine=engine.name, version="", arch="", model=_model(evidence, values), attention=gpus.attention, moe=gpus.moe,
-        doing=frozenset({"eagle3", "capture"} | ({"forced"} if values["cost"]["accept_lengths"] else set())),
-    )  # fmt: skip
+    doing = frozenset({"eagle3", "capture"} | ({"forced"} if values["cost"]["accept_lengths"] else set()))
+    wish = cards.wish(engine, _model(evidence, values), doing)
     return cards.reasons(evidence["gpus"], engine, evidence["engine_version"], wish)
 
 

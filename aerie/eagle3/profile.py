@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from aerie.engines.values import Engine
-from aerie.runbook.interpreters import Environments
+from aerie.runbook.interpreters import Choice, Environments
 
 __all__ = [
     "Baseline",
@@ -23,6 +23,7 @@ __all__ = [
     "Lossless",
     "Parity",
     "Profile",
+    "Second",
     "Shape",
     "Staged",
     "Synthesis",
@@ -199,6 +200,13 @@ class Cost(_Values):
     prompts: Count
 
 
+class Second(_Values):
+    """Another engine that the same drafters are measured on, beside the one that the profile serves with."""
+
+    engine: Engine
+    environment: Annotated[Choice, Field(description="to serve it in; made by the step that measures it")]
+
+
 class Lossless(_Values):
     """Greedy outputs may part only where the two best tokens are this close."""
 
@@ -263,6 +271,7 @@ class Profile(_Values):
     bench: Bench
     cost: Cost
     lossless: Lossless
+    second: Annotated[Second | None, Field(description="an engine to hold `engine` against; none: one engine")] = None
     expect: Expect
     figures: Annotated[Figures | None, Field(description="of staged models; none: a target that is made")] = None
 
@@ -279,6 +288,15 @@ class Profile(_Values):
             raise ValueError(
                 f"corpus.max_prompt_tokens {self.corpus.max_prompt_tokens} and an answer of {answer}: expected at most "
                 f"{self.engine.max_model_len} tokens, engine.max_model_len"
+            )
+        if self.second and (self.second.engine.gpus is None) != (self.engine.gpus is None):
+            raise ValueError(
+                "second.engine.gpus: expected GPUs for both engines or for none, as a comparison is of both"
+            )
+        if self.second and self.second.engine.max_model_len < self.engine.max_model_len:
+            raise ValueError(
+                f"second.engine.max_model_len {self.second.engine.max_model_len}: expected at least "
+                f"{self.engine.max_model_len}, that of engine"
             )
         if self.finetune.hosts and self.engine.gpus is None:
             raise ValueError("finetune.hosts without engine.gpus: expected none, a processor trains alone")

@@ -11,6 +11,7 @@ from aerie.runbook.step import Json
 __all__ = ["SCHEMA", "Evidence", "Span", "expectations", "summarize"]
 
 SCHEMA = "aerie.report/1"
+_COMPARED = ("ran", "engine", "why", "engines", "ways", "best", "is_shown", "acceptance", "plain", "reasons")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,7 @@ def summarize(
         ),
         "speedup": _speedup(control, evidence.get("cost")),
         "diagnosis": _pick(evidence.get("diagnose"), "verdict", "reasons", "table", "suspects"),
+        "engines": _engines(evidence.get("engines")),
         "decision": _pick(evidence.get("decide"), "choice", "reasons", "undecidable"),
         "expectation": _at(values, "expect", shape) if shape else None,
         "packages": {
@@ -148,6 +150,11 @@ def _engine(evidence: Mapping[str, Json]) -> dict[str, Json] | None:
         "drafted": {name: _at(served, "arms", name, "flags") for name in DRAFTERS},
         "measured_by": by,
     }
+
+
+def _engines(evidence: Mapping[str, Json] | None) -> dict[str, Json] | None:
+    """The comparison of two engines; None where no second one was asked for, or it is not there yet."""
+    return _pick(evidence, *_COMPARED) if evidence and evidence["asked"] else None
 
 
 def _target(evidence: Mapping[str, Json]) -> dict[str, Json] | None:

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 __all__ = ["BrokenStream", "events", "session"]
 
 CONNECT_S = 10.0
+# Servers close a connection that was idle for 5 s (uvicorn, and so vLLM and SGLang); a request that meets the close on
+# its way is lost. aiohttp would keep one for 15 s.
+KEEP_S = 2.0
 
 
 class BrokenStream(Exception):
@@ -26,7 +29,7 @@ async def session(stall_s: float, headers: Mapping[str, str] | None = None) -> "
     async with aiohttp.ClientSession(
         # The defaults hold 100 connections and 64 KiB a line, and end a request after 5 minutes: each has been
         # mistaken for the server's limit (vllm #39963: 44 for 486 tok/s).
-        connector=aiohttp.TCPConnector(limit=0),
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_S),
         read_bufsize=4 * 2**20,
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=stall_s),
         headers=headers,

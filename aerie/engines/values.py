@@ -1,10 +1,11 @@
 """What a profile says about an engine."""
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["Engine", "Gpus"]
+__all__ = ["Engine", "Gpus", "fits_side_by_side"]
 
 
 class Gpus(BaseModel):
@@ -36,10 +37,13 @@ class Engine(BaseModel):
     port: Annotated[int, Field(ge=0, le=65_535, description="first port; 0: free ones are chosen")]
     gpus: Annotated[Gpus | None, Field(description="none: the CPU serves")] = None
 
-    def fits_side_by_side(self, servers: int) -> bool:
-        """May so many servers run at the same time? On GPUs each takes its share of the same ones.
+    @property
+    def gpu_share(self) -> float:
+        """Of each GPU, that a server takes; 0 on a CPU. Memory beyond it, which an engine takes too, is not in it."""
+        return self.gpus.memory_fraction if self.gpus else 0.0
 
-        It is what the shares say: memory that an engine takes beyond its share is not in them.
-        """
-        # A little above 1: a third, written as 0.3333333333333334, is meant to fit three times.
-        return self.gpus is None or servers * self.gpus.memory_fraction <= 1 + 1e-6
+
+def fits_side_by_side(engines: Iterable[Engine]) -> bool:
+    """May servers of these run at the same time? On GPUs each takes its share of the same ones."""
+    # A little above 1: a third, written as 0.3333333333333334, is meant to fit three times.
+    return sum(engine.gpu_share for engine in engines) <= 1 + 1e-6

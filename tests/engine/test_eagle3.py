@@ -20,7 +20,11 @@ LAUNCHER = repository() / "invoke"
 ONCE = ("--set", "bench.repetitions=1")
 # Enough to see that the fallback trains and is served; what it learns is not asked.
 SHORT_LLAMA = ("--set", "target.shape=llama", "--set", "target.llama.steps=20", *ONCE)
-AFTER_FINETUNE = {"finetune", "export", "control", "cost", "lossless", "diagnose", "decide", "report"}
+# The engine of the run itself, which has to come out alike: no other that serves on a processor is there as a wheel.
+SECOND_ENGINE = "{name: vllm, max_model_len: 1024, max_num_seqs: 8, ready_timeout_s: 300, port: 0}"
+SECOND = ("--set", f"second={{engine: {SECOND_ENGINE}, environment: {{requirements: engine}}}}")
+JUDGING = {"cost", "lossless", "diagnose", "engines", "decide", "report"}
+AFTER_FINETUNE = {"finetune", "export", "control", "control-second", *JUDGING}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +163,22 @@ def test_more_epochs_train_again_and_nothing_before(operator: Operator, finished
     assert code == 0
     steps = json.loads(text)["steps"]
     assert {step["id"] for step in steps if step["action"] == "run"} == AFTER_FINETUNE
+
+
+def test_a_second_engine_is_measured_without_doing_anything_else_again(operator: Operator, finished: Finished) -> None:
+    code, text = operator.calls("runbook", "eagle3", "--json", *ONCE, *SECOND)
+    assert code == 0, text
+    ran = {entry.step for entry in operator.journal()[len(finished.journal) :] if entry.kind == "step.done"}
+    assert "control-second" in ran and ran <= {"control-second", *JUDGING}
+    engines = operator.report()["engines"]
+    assert [(way["is_first"], way["arm"]) for way in engines["ways"]] == [
+        (is_first, arm) for is_first in (True, False) for arm in ("base", "baseline", "finetuned")
+    ]
+    assert [one["engine"] for one in engines["engines"]] == [{"name": "vllm", "version": "0.32.0"}] * 2
+    # The same engine: its drafters are accepted as before, and it says the same without one, but for near ties.
+    assert {name: one["loser"] for name, one in engines["acceptance"].items()} == {"baseline": None, "finetuned": None}
+    assert engines["plain"]["unexplained"] == 0 and engines["plain"]["prompts"] == 20
+    assert [one["lossless"]["unexplained"] for one in engines["engines"]] == [0, 0]
 
 
 def test_the_other_shape_of_target_is_served_or_refused_with_the_reason(tmp_path: Path) -> None:

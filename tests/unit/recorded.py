@@ -1,12 +1,13 @@
 """The recorded evidence of one run (tests/unit/report/evidence), with the steps that judge it run over it."""
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from aerie.eagle3 import cost, decide, diagnose, lossless
+from aerie.eagle3 import between, cost, decide, diagnose, lossless
 from aerie.eagle3.summary import Evidence, Span, summarize
 from aerie.runbook.step import Context, Input
 
@@ -27,9 +28,27 @@ def evidence(**changed: Any) -> dict[str, Any]:
     """By step id: recorded where a step measures, computed where a step judges. changed: measured steps' evidence."""
     found = {path.stem: json.loads(path.read_text()) for path in sorted(RECORDED.glob("*.json"))}
     found |= changed
-    for step, module in (("cost", cost), ("lossless", lossless), ("diagnose", diagnose), ("decide", decide)):
+    judging = (
+        ("cost", cost), ("lossless", lossless), ("diagnose", diagnose), ("engines", between), ("decide", decide),
+    )  # fmt: skip
+    for step, module in judging:
         found[step] = module.run(context(step, found))
     return found
+
+
+def second(**changes: float) -> dict[str, Any]:
+    """Evidence of a second engine, vllm 0.33.0, that is as the recorded one but for the rates of arms, times a number.
+
+    The first engine's plain server ran beside it as fast as in its own experiment.
+    """
+    told = json.loads((RECORDED / "control.json").read_text())
+    told["arms"]["reference"] = copy.deepcopy(told["arms"]["base"])
+    told["engine"]["version"] = "0.33.0"
+    for arm, times in changes.items():
+        for run in told["arms"][arm]["runs"]:
+            for rate in ("tok_s_user", "tok_s"):
+                run[rate] = run[rate] and run[rate] * times
+    return {"asked": True, "ran": True, "environment": {}, **told}
 
 
 def context(step: str, given: dict[str, Any], out: Path = Path("/nowhere")) -> Context:

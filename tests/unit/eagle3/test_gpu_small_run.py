@@ -23,7 +23,8 @@ def evidence(step):
 
 def test_every_step_but_the_report_left_its_evidence():
     steps = [step.id for step in LOADED.runbook.steps]
-    assert list(RUN["steps"]) == [step for step in steps if step != "report"]
+    later = {"control-second", "engines", "report"}  # the first two came after this run
+    assert list(RUN["steps"]) == [step for step in steps if step not in later]
 
 
 @pytest.mark.parametrize("step", [gpus, parity, export], ids=lambda module: module.__name__.rsplit(".", 1)[1])

@@ -38,8 +38,8 @@ def test_a_healthy_run(healthy):
             "worth": 1.18,
         },
         {
-            "try": "run the same control experiment on the other engine",
-            "why": "R and the integration are those of vllm 0.32.0",
+            "try": "run the same control experiment on another engine",
+            "why": "R and the integration are those of vllm 0.32.0: set `second` of the profile",
             "worth": None,
         },
     ]
@@ -97,7 +97,7 @@ def test_what_gives_more_is_tried_first(healthy):
     assert [(one["try"].split(",")[0].split(":")[0], one["worth"]) for one in outcome(found)["next"]] == [
         ("serve the baseline drafter", 1.3),
         ("train more", 1.15),
-        ("run the same control experiment on the other engine", None),
+        ("run the same control experiment on another engine", None),
     ]
 
 

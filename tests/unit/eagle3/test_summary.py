@@ -46,7 +46,7 @@ def test_the_numbers_are_those_of_the_counters(evidence):
     assert found["missed"] == []
 
 
-@pytest.mark.parametrize("upto", range(16), ids=lambda n: f"after-{n}-steps")
+@pytest.mark.parametrize("upto", range(18), ids=lambda n: f"after-{n}-steps")
 def test_an_unfinished_run_has_nulls_and_is_json(evidence, upto):
     steps = [span["step"] for span in recorded.summary(evidence)["steps"]]
     some = {step: evidence[step] for step in steps[:upto] if step in evidence}

@@ -1,4 +1,4 @@
-"""The control experiment where its servers do not fit side by side: stand-ins for SGLang, one after the other."""
+"""The control experiment with stand-ins for SGLang: side by side, one after the other, and of a second engine."""
 
 import contextlib
 import json
@@ -9,12 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from aerie.eagle3 import control, serving
+from aerie.eagle3 import control, control_second, experiment, serving
+from aerie.eagle3.measured import Control
 from aerie.engines import gpu_arch, gpu_memory
-from aerie.engines.adapter import Served, adapter
 from aerie.engines.server import serve
 from aerie.engines.values import Engine, Gpus
 from aerie.errors import AerieError
+from aerie.paths import repository
 
 STAND_IN = str(Path(__file__).with_name("sglang_stand_in.py"))
 CPU = Engine(name="vllm", max_model_len=512, max_num_seqs=8, ready_timeout_s=20, port=0)
@@ -39,7 +40,13 @@ def sharing(fraction):
     ids=["cpu", "all-fit", "one-too-many", "one-fits", "one-alone", "thirds"],
 )
 def test_servers_run_side_by_side_where_their_shares_fit(engine, names, groups):
-    assert control.groups(engine, names) == groups
+    assert experiment.groups(dict.fromkeys(names, engine)) == groups
+
+
+def test_engines_share_the_gpus_by_what_each_takes():
+    engines = {"reference": sharing(0.5), "base": sharing(0.3)}
+    assert experiment.groups(engines) == (("reference", "base"),)
+    assert experiment.groups(engines | {"baseline": sharing(0.3)}) == (("reference",), ("baseline",), ("base",))
 
 
 @pytest.fixture
@@ -51,28 +58,14 @@ def step(tmp_path, monkeypatch):
     groups = []
 
     @contextlib.contextmanager
-    def servers(context, engine, modes):
-        groups.append(tuple(modes))
-        made = {
-            name: adapter("sglang").launch(
-                Served(
-                    python=Path(sys.executable),
-                    model=tmp_path,
-                    engine=engine,
-                    dtype="bfloat16",
-                    version="0.5.16",
-                    arch="sm90",
-                ),
-                mode,
-            )
-            for name, mode in modes.items()
-        }
+    def started(context, engine, launches):
+        groups.append(tuple(launches))
         program = (sys.executable, STAND_IN, "0.5.16", str(tmp_path / "pids"))
-        launches = {name: replace(one, program=program) for name, one in made.items()}
-        with serve(launches, port=0, logs=tmp_path, ready_timeout_s=20, on_wait=lambda ready, note: None) as started:
-            yield started
+        stand_ins = {name: replace(one, program=program) for name, one in launches.items()}
+        with serve(stand_ins, port=0, logs=tmp_path, ready_timeout_s=20, on_wait=lambda ready, note: None) as ready:
+            yield ready
 
-    monkeypatch.setattr(serving, "servers", servers)
+    monkeypatch.setattr(serving, "started", started)
     (tmp_path / "out").mkdir()
     for name, config in (("model", {"architectures": ["KimiK25ForConditionalGeneration"]}), ("drafter", {})):
         (tmp_path / name).mkdir()
@@ -84,10 +77,13 @@ def step(tmp_path, monkeypatch):
         "bench": {"prompts": 2, "max_tokens": 13, "repetitions": 2, "concurrency": [1]},
         "cost": {"accept_lengths": [2.0, 3.0], "prompts": 1},
     }
-    made = SimpleNamespace(path=tmp_path, evidence={})
+    card = json.loads((repository() / "tests" / "hosts_data" / "h200.json").read_text())["gpus"][0] | {"held_bytes": 0}
+    gpus = {"driver": "580.159.04", "error": None, "cards": [card]}
+    made = SimpleNamespace(path=tmp_path, evidence={"arithmetic": {"dtype": "bfloat16"}, "gpus": gpus})
     context = SimpleNamespace(
         values=values,
-        inputs={"target": made, "baseline-drafter": made, "export": made},
+        inputs=dict.fromkeys(("preflight", "target", "baseline-drafter", "export"), made),
+        interpreters={"engine": Path(sys.executable)},
         out=tmp_path / "out",
         scratch=tmp_path,
         progress=lambda *_given, **_more: None,
@@ -132,3 +128,64 @@ def test_a_drafter_that_the_engine_would_half_read_starts_no_server(step):
     with pytest.raises(AerieError, match=r"eagle_config\.norm_before_fc is set, and sglang 0\.5\.16 does not read it"):
         control.run(context)
     assert groups == []
+
+
+@pytest.fixture
+def second(step, monkeypatch):
+    """The step with a second engine, SGLang too, of a version whose environment is there."""
+    context, groups = step
+    versions = {"sglang": "0.5.16"}
+    monkeypatch.setattr(
+        control_second,
+        "_environments",
+        lambda chosen: SimpleNamespace(
+            ensure=lambda name, progress: SimpleNamespace(
+                python=Path(sys.executable), path=Path("/env"), hash="1f", packages=versions
+            ),
+            hash=lambda name: "1f",
+        ),
+    )
+    context.values["engine"] = sharing(0.2).model_dump()
+    context.values["second"] = {"engine": sharing(0.15).model_dump(), "environment": {"python": "/env/bin/python"}}
+    return context, groups, versions
+
+
+def test_a_second_engine_is_measured_beside_the_firsts_plain_server(second):
+    context, groups, _ = second
+    evidence = control_second.run(context)
+    assert groups == [("base", "baseline", "finetuned", "forced-2.0", "forced-3.0", "reference")]
+    assert (evidence["asked"], evidence["ran"]) == (True, True)
+    assert set(evidence["arms"]) == {*NAMES, "base-fixed", "reference"}
+    flags = {name: evidence["arms"][name]["flags"] for name in ("base", "reference")}
+    share = {name: told[told.index("--mem-fraction-static") + 1] for name, told in flags.items()}
+    assert share == {"base": "0.15", "reference": "0.2"}  # each as its own engine is served
+    judged = Control.from_dict(evidence)
+    assert [len(judged.speedups(arm, over="reference")) for arm in ("base", "finetuned")] == [2, 2]
+    assert control_second.stale(evidence) is None
+    assert control_second.stale(evidence | {"environment": evidence["environment"] | {"hash": "2e"}}) == (
+        "the packages of the second engine have changed"
+    )
+
+
+def test_a_second_engine_that_cannot_serve_this_is_told_and_not_started(second):
+    context, groups, versions = second
+    versions["sglang"] = "0.5.8"
+    evidence = control_second.run(context)
+    assert (evidence["asked"], evidence["ran"], groups) == (True, False, [])
+    assert "sglang 0.5.8 on sm90: 0.5.8 does not know Kimi-K2.5" in evidence["why"]
+    assert evidence["engine"] == {"name": "sglang", "version": "0.5.8"}
+
+
+def test_an_environment_without_the_second_engine_is_an_error(second):
+    context, groups, versions = second
+    del versions["sglang"]
+    with pytest.raises(AerieError, match="no sglang in /env"):
+        control_second.run(context)
+    assert groups == []
+
+
+def test_without_a_second_engine_nothing_is_done(step):
+    context, groups = step
+    context.values["second"] = None
+    assert control_second.run(context) == {"asked": False} and groups == []
+    assert control_second.stale({"asked": False}) is None

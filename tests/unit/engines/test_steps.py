@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from aerie.eagle3 import serve_base, serving
-from aerie.eagle3.control import divergence, forced, gap_nats
+from aerie.eagle3.divergences import divergence, gap_nats
+from aerie.eagle3.measured import forced_arm
 from aerie.eagle3.samples import Samples
 from aerie.eagle3.synthesize import Extraction, sample, unique
 from aerie.engines.adapter import Answer, Question
@@ -53,7 +54,7 @@ def test_gap_is_to_the_worse_of_the_two_tokens(tokens, gap):
 
 @pytest.mark.parametrize(("length", "name"), [(2.0, "forced-2.0"), (2, "forced-2.0"), (2.5, "forced-2.5")])
 def test_name_of_a_forced_arm(length, name):
-    assert forced(length) == name
+    assert forced_arm(length) == name
 
 
 def prompt(name, *tokens):

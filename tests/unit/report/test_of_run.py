@@ -14,7 +14,7 @@ from aerie.report import of_run
 from aerie.runbook import runner
 from tests.unit import recorded
 
-JUDGING = ("cost", "lossless", "diagnose", "decide", "report")
+JUDGING = ("engines", "cost", "lossless", "diagnose", "decide", "report")
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_it_has_the_decision_and_the_journals_times(report, finished):
     summary = report[0].summary
     assert (summary["run"], summary["profile"], summary["state"]) == (finished.summary.run, "tiny", "done")
     assert summary["decision"]["choice"] == "serve"
-    assert [step["state"] for step in summary["steps"]] == ["done"] * 16
+    assert [step["state"] for step in summary["steps"]] == ["done"] * 18
     assert all(step["wall_s"] > 0 and step["started_at"].endswith("Z") for step in summary["steps"])
     assert summary["wall_s"] > 0
 
@@ -78,7 +78,7 @@ def test_the_steps_own_page_links_to_its_inputs(finished):
     page = (Path(step.folder) / "out" / "report.html").read_text()
     out = Path(step.folder) / "out"
     links = set(re.findall(r'href="([^"]+)"', page)) - {"report.json"}
-    assert len(links) == 14
+    assert len(links) == 15
     assert [link for link in links if not (out / link).exists()] == []
 
 
