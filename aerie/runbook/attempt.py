@@ -79,6 +79,7 @@ class Attempts:
             "reason": finding.reason,
             "folder": relative,
             "timeout_s": timeout_s,
+            "stall_s": step.stall_s,
         }
         self._journal.append(self._run, "step.intended", data, step=step.id, attempt=number)
         interpreters = _interpreters(self._chosen)
@@ -191,7 +192,7 @@ class Attempts:
             result = jobs.Result(outcome="lost")
         shutil.rmtree(folder / "scratch", ignore_errors=True)
         if result.outcome != "ok":
-            return self._fail(step, number, folder, _failure(step, folder, result, data["timeout_s"]))
+            return self._fail(step, number, folder, _failure(folder, result, data))
         try:
             self._done(step, number, folder, data)
         except AerieError as error:
@@ -330,13 +331,15 @@ def _eta_s(said: Mapping[str, Any], rate: float | None, expected_s: float | None
     return None if expected_s is None else max(0.0, expected_s - elapsed_s)
 
 
-def _failure(step: Step, folder: Path, result: jobs.Result, timeout_s: float) -> Failure:
-    """Why the job ended without evidence, in words."""
+def _failure(folder: Path, result: jobs.Result, data: Mapping[str, Any]) -> Failure:
+    """Why the job ended without evidence, in words. data: of its step.intended."""
     said = None
     if result.outcome == "timeout":
-        message = f"ran longer than timeout_s, {timeout_s:g} s"
+        message = f"ran longer than timeout_s, {data['timeout_s']:g} s"
     elif result.outcome == "stalled":
-        message = f"no progress for stall_s, {step.stall_s:g} s"
+        # Its own limit: the runbook's may be another by now, or none. Journals before 2026-12 do not tell it.
+        limit = f", {data['stall_s']:g} s" if "stall_s" in data else ""
+        message = f"no progress for stall_s{limit}"
     elif result.outcome == "stopped":
         message = "was asked to stop"
     elif result.outcome == "lost":

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from aerie.paths import repository
 from aerie.runbook import runner
 from aerie.runbook.journal import Entry
@@ -55,7 +57,7 @@ class Quick:
         shutil.copytree(FIXTURE / "runbooks", self.directory)
         self.spec = self.directory / "quick" / "runbook.yml"
         self.profile = self.directory / "quick" / "profiles" / "small.yml"
-        self._started: list[subprocess.Popen[str]] = []
+        self._started: list[tuple[subprocess.Popen[str], Path]] = []
 
     def do(self, step: str, script: str | None) -> None:
         """Make the step run `script` at its start; None: no longer."""
@@ -69,37 +71,58 @@ class Quick:
         file.write_text(text.replace(old, new), encoding="utf-8")
 
     def start(self, run: str | None = None, **options: Any) -> subprocess.Popen[str]:
-        """Start a controller: of a new call of `run`, or to resume `run`."""
-        request: dict[str, Any] = {"do": "resume", "run": run}
+        """Start a controller: of a new call of `run`, or to resume `run`. options: see the controller too."""
+        request: dict[str, Any] = {"do": "resume", "run": run, **options}
         if run is None:
             request = {"do": "run", "runbook": "quick", "directory": str(self.directory), **options}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.runbook_fixture.controller", json.dumps(request)],
-            stdout=subprocess.PIPE, text=True, cwd=repository(),
-        )  # fmt: skip
-        self._started.append(process)
+        said = self.folder / f"controller-{len(self._started)}.jsonl"
+        with open(said, "w", encoding="utf-8") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.runbook_fixture.controller", json.dumps(request)],
+                stdout=output, text=True, cwd=repository(),
+            )  # fmt: skip
+        self._started.append((process, said))
         return process
 
-    def finish(self, process: subprocess.Popen[str], timeout_s: float = 60) -> Ended:
-        output, _ = process.communicate(timeout=timeout_s)
-        return Ended(code=process.returncode, events=[json.loads(line) for line in output.splitlines()])
+    def finish(self, process: subprocess.Popen[str], timeout_s: float = 300) -> Ended:
+        try:
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"the controller did not end within {timeout_s} s; {self.story()}")
+        return Ended(code=process.returncode, events=self.said(process))
+
+    def said(self, process: subprocess.Popen[str]) -> list[dict[str, Any]]:
+        """The events that a controller has told of so far."""
+        (file,) = (file for started, file in self._started if started is process)
+        lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def says(self, process: subprocess.Popen[str], **wanted: Any) -> None:
+        """Wait until the controller tells of an event with these fields."""
+        self.until(lambda: any(wanted.items() <= event.items() for event in self.said(process)), f"an event {wanted}")
 
     def run(self, run: str | None = None, **options: Any) -> Ended:
         return self.finish(self.start(run, **options))
 
     def reached(self, step: str) -> None:
         """Wait until the step, made to HOLD, is in its middle."""
-        self.until(lambda: (self.folder / f"{step}.reached").exists())
+        self.until((self.folder / f"{step}.reached").exists, f"step {step} in its middle")
 
     def go(self) -> None:
         """Let every step that holds go on."""
         (self.folder / "go").touch()
 
-    def until(self, condition: Callable[[], object], timeout_s: float = 30) -> None:
+    def until(self, condition: Callable[[], object], what: str, timeout_s: float = 120) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
-            assert time.monotonic() < deadline, "did not happen in time"
+            assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}; {self.story()}"
             time.sleep(0.02)
+
+    def story(self) -> str:
+        """What happened so far, for a test that failed."""
+        lines = [f"{entry.kind} {entry.step or ''} {entry.data.get('message', '')}" for entry in self.entries()]
+        told = [f"{file.name}: {file.read_text(encoding='utf-8')}" for _, file in self._started]
+        return "\n".join([f"alive {self.alive()}, ran {self.ran()}", *lines, *told])
 
     def ran(self) -> list[str]:
         """The steps in the order in which they were started; one that ran twice is there twice."""
@@ -134,12 +157,10 @@ class Quick:
 
     def clean(self) -> None:
         """End whatever the test left running."""
-        for process in self._started:
+        for process, _ in self._started:
             if process.poll() is None:
                 process.kill()
             process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
         for pid in self.alive():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -52,10 +52,10 @@ def test_a_run_with_a_step_that_cannot_run_starts_none(counted: Quick) -> None:
 
 
 def test_a_step_that_is_planned_to_take_longer_gets_the_time(counted: Quick) -> None:
-    ended = counted.run(overrides=["fetch.words=50"], until="fetch")
+    ended = counted.run(overrides=["fetch.words=500"], until="fetch")
     assert ended.code == 0
     given = {entry.step: entry.data["timeout_s"] for entry in counted.entries() if entry.kind == "step.intended"}
-    assert given == {"look": 20, "fetch": 75}, "three times the 25 s of its budget, as its timeout_s is 20"
+    assert given == {"look": 120, "fetch": 750}, "three times the 250 s of its budget, as its timeout_s is 120"
 
 
 @pytest.mark.parametrize(

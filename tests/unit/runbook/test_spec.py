@@ -7,7 +7,7 @@ from aerie.runbook import spec
 from aerie.runbook.yamlfile import SpecError
 from tests.runbook_fixture.quick import Quick
 
-LOOK = "{id: look, title: Look around, module: tests.runbook_fixture.look, timeout_s: 20}"
+LOOK = "{id: look, title: Look around, module: tests.runbook_fixture.look, timeout_s: 120}"
 
 
 def problems(quick: Quick, *overrides: str) -> list[str]:
@@ -30,13 +30,14 @@ def test_a_good_one_loads(quick: Quick) -> None:
         (LOOK, LOOK.replace("timeout_s", "timeouts"),
          "runbook.yml:7: steps[0].timeouts: an unknown key, expected one of approval, backoff_s, disk_bytes,"
          " environment, id, module, needs, retries, stall_s, timeout_s, title, values. Did you mean timeout_s?"),
-        (", timeout_s: 20}", "}", "runbook.yml:7: steps[0].timeout_s: nothing, expected a value. The key is required."),
-        (LOOK, LOOK.replace("20", '"20"'), "runbook.yml:7: steps[0].timeout_s: '20', expected number"),
-        (LOOK, LOOK.replace("20", "-1"), "runbook.yml:7: steps[0].timeout_s: -1, expected greater than 0"),
-        (LOOK, LOOK.replace("20", "20, retries: true"), "runbook.yml:7: steps[0].retries: True, expected integer"),
-        (LOOK, LOOK.replace("20", "20, environment: gpu"),
+        (", timeout_s: 120}", "}",
+         "runbook.yml:7: steps[0].timeout_s: nothing, expected a value. The key is required."),
+        (LOOK, LOOK.replace("120", '"120"'), "runbook.yml:7: steps[0].timeout_s: '120', expected number"),
+        (LOOK, LOOK.replace("120", "-1"), "runbook.yml:7: steps[0].timeout_s: -1, expected greater than 0"),
+        (LOOK, LOOK.replace("120", "20, retries: true"), "runbook.yml:7: steps[0].retries: True, expected integer"),
+        (LOOK, LOOK.replace("120", "20, environment: gpu"),
          "runbook.yml:7: steps[0].environment: 'gpu', expected 'controller', 'train' or 'engine'"),
-        (LOOK, LOOK.replace("20", "20, id: look"), "runbook.yml:7: steps[0].id: again, first on line 7, expected each"
+        (LOOK, LOOK.replace("120", "20, id: look"), "runbook.yml:7: steps[0].id: again, first on line 7, expected each"
          " key once"),
         ("id: tell,", "id: look,", "runbook.yml:11: steps[4].id: look, expected an id that no other step has"),
         ("needs: [fetch]", "needs: [fetsch]",
