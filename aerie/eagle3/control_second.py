@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 
 from aerie.eagle3 import cards, experiment
+from aerie.eagle3 import second as second_engine
 from aerie.eagle3.environments import OF_INTEREST, engine_version
 from aerie.eagle3.profile import Engine, Second
 from aerie.eagle3.serving import Installed
 from aerie.environments import Environment
 from aerie.errors import AerieError, UsageError
-from aerie.runbook.interpreters import Choice, Environments
+from aerie.runbook.interpreters import Choice
 from aerie.runbook.step import Context, Json
 
 __all__ = ["doc", "run", "stale"]
@@ -38,7 +39,7 @@ def run(context: Context) -> Mapping[str, Json]:
     if context.values["second"] is None:
         return {"asked": False}
     second = Second.model_validate(context.values["second"])
-    made = _environments(second.environment).ensure(
+    made = second_engine.environments(second.environment).ensure(
         "engine", lambda done, total, note: context.progress(done, total, unit="packages", note=note)
     )
     installed = Installed(engine=second.engine, python=made.python, version=_version(second, made))
@@ -56,7 +57,7 @@ def stale(evidence: Mapping[str, Json]) -> str | None:
         return None
     seen = evidence["environment"]
     try:
-        now = _environments(Choice.model_validate(seen["choice"])).hash("engine")
+        now = second_engine.environments(Choice.model_validate(seen["choice"])).hash("engine")
     except UsageError as error:
         return str(error)
     return None if now == seen["hash"] else "the packages of the second engine have changed"
@@ -66,19 +67,13 @@ def _refused(context: Context, installed: Installed) -> list[str]:
     """Why it cannot serve this, by the cards, the capability table and the drafters; [] where nothing is known."""
     engine, found = installed.engine, []
     if engine.gpus:
-        doing = frozenset({"eagle3"} | ({"forced"} if context.values["cost"]["accept_lengths"] else set()))
-        wish = cards.wish(engine, experiment.model(context), doing)
+        wish = second_engine.wish(engine, experiment.model(context), context.values["cost"])
         found += cards.reasons(context.inputs["preflight"].evidence["gpus"], engine, installed.version, wish)
     try:
         experiment.launches(context, installed)
     except AerieError as error:
         found.append(str(error))
     return found
-
-
-def _environments(chosen: Choice) -> Environments:
-    """It is an engine's environment; the one to train in is none of this step's business."""
-    return Environments(engine=chosen)
 
 
 def _version(second: Second, made: Environment) -> str:

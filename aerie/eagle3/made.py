@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from aerie.eagle3.arithmetic import captured, parameters
 from aerie.eagle3.profile import Profile
+from aerie.eagle3.second import environments, told
 from aerie.runbook.budget import Budget, Measured
-from aerie.runbook.interpreters import Environments
 
 __all__ = ["FEWER_SAMPLES", "LESS_CACHE", "of_made", "second_environment"]
 
@@ -29,15 +29,15 @@ def of_made(step: str, profile: Profile, measured: Measured | None) -> Budget | 
     return counted(profile, measured) if counted else None
 
 
-def second_environment(profile: Profile) -> tuple[int, str]:
+def second_environment(profile: Profile) -> tuple[int, tuple[str, ...]]:
     """(Bytes, basis) of what step control-second installs."""
     second = profile.second
     if second is None or second.environment.python:
-        return 0, ""
-    made = f"requirements/{Environments(engine=second.environment).requirements('engine')}.txt"
+        return 0, tuple(told(profile))
+    made = f"requirements/{environments(second.environment).requirements('engine')}.txt"
     if profile.engine.gpus is None:
-        return _CPU_ENVIRONMENT_BYTES, f"{made}: {_CPU_ENVIRONMENT_BYTES / 1e9:g} GB"
-    return _GPU_ENVIRONMENT_BYTES, f"{made}: {_GPU_ENVIRONMENT_BYTES / 1e9:g} GB, assumed"
+        return _CPU_ENVIRONMENT_BYTES, (*told(profile), f"{made}: {_CPU_ENVIRONMENT_BYTES / 1e9:g} GB")
+    return _GPU_ENVIRONMENT_BYTES, (*told(profile), f"{made}: {_GPU_ENVIRONMENT_BYTES / 1e9:g} GB, assumed")
 
 
 def _second(profile: Profile, measured: Measured | None) -> Budget | None:
@@ -45,11 +45,11 @@ def _second(profile: Profile, measured: Measured | None) -> Budget | None:
     if profile.second is None:
         return Budget()
     size, basis = second_environment(profile)
-    told = Budget(disk_bytes=size, basis=(basis,) if basis else ())
+    installed = Budget(disk_bytes=size, basis=basis)
     if profile.engine.gpus is None or profile.target.staged is not None:
-        return told
+        return installed
     served = _serving(profile.model_copy(update={"engine": profile.second.engine}), measured)
-    return replace(served, disk_bytes=size, basis=(*told.basis, *served.basis))
+    return replace(served, disk_bytes=size, basis=(*basis, *served.basis))
 
 
 def _environments(profile: Profile, measured: Measured | None) -> Budget | None:

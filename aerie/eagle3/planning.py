@@ -15,6 +15,7 @@ from aerie.eagle3 import apart, own_prompts
 from aerie.eagle3.arithmetic import KEPT, Captured
 from aerie.eagle3.made import FEWER_SAMPLES, LESS_CACHE, of_made, second_environment
 from aerie.eagle3.profile import Engine, Environments, Figures, Profile, Staged
+from aerie.eagle3.second import environments
 from aerie.errors import AerieError
 from aerie.runbook.budget import Budget, Measured, Share
 
@@ -195,7 +196,7 @@ def _control_second(profile: Profile, figures: Figures, measured: Measured | Non
     # What cannot run, or was not asked for, has measured nothing.
     counted = _experiment(served, figures, measured.evidence.get("arms", {}) if measured else {}, plain=2)
     size, basis = second_environment(profile)
-    return replace(counted, disk_bytes=size, basis=(*([basis] if basis else ()), *counted.basis))
+    return replace(counted, disk_bytes=size, basis=(*basis, *counted.basis))
 
 
 def _experiment(profile: Profile, figures: Figures, arms: Mapping[str, Any], *, plain: int) -> Budget:
@@ -349,7 +350,7 @@ def _against_cpu_engine(chosen: Environments, engine: Engine) -> str:
 def _second_obstacle(profile: Profile) -> str:
     if profile.second is None:
         return ""
-    wrong = _against_cpu_engine(Environments(engine=profile.second.environment), profile.second.engine)
+    wrong = _against_cpu_engine(environments(profile.second.environment), profile.second.engine)
     return f"{wrong}: set second.environment" if wrong else ""
 
 

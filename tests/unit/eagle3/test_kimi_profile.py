@@ -8,10 +8,10 @@ import pytest
 from pydantic import ValidationError
 
 from aerie import lock as locks
-from aerie.eagle3 import planning
+from aerie.eagle3 import planning, second
 from aerie.eagle3.environments import engine_version
 from aerie.eagle3.profile import Baseline, Profile, Target
-from aerie.engines import capability
+from aerie.engines import capability, gpu_arch
 from aerie.engines.capability import Wish
 from aerie.environments import locked_packages
 from aerie.errors import AerieError
@@ -101,15 +101,28 @@ def test_the_second_engine_can_serve_and_draft_on_the_card(kimi: Profile) -> Non
     assert (version, verdict.reasons, verdict.is_known) == ("0.33.0", (), True)
 
 
+def test_the_plan_says_what_is_known_against_the_second_engine(kimi: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kimi.second is not None
+    release = "vllm 0.33.0 of requirements/vllm.txt"
+    assert tuple(budget("control-second", kimi).basis[:2]) == (release, "requirements/vllm.txt: 10 GB, assumed")
+    monkeypatch.setattr(gpu_arch, "here", lambda: "sm120")
+    assert list(second.told(kimi)) == [release]
+    monkeypatch.setattr(second, "engine_version", lambda engine, packages: "0.17.0")
+    assert list(second.told(kimi))[1] == (
+        "it will not be run on sm120: its list of targets for EAGLE-3 does not have kimi_k2 (ValueError), and the "
+        "model class lacks SupportsEagle3"
+    )
+
+
 def test_a_second_engine_fits_the_first(kimi: Profile, tiny: Profile) -> None:
     assert kimi.second is not None
-    second = kimi.second.model_dump()
+    other = kimi.second.model_dump()
     with pytest.raises(ValidationError, match=r"second\.engine\.gpus: expected GPUs for both engines or for none"):
-        Profile.model_validate({**tiny.model_dump(), "second": second})
-    shorter = {**second, "engine": {**second["engine"], "max_model_len": 2048}}
+        Profile.model_validate({**tiny.model_dump(), "second": other})
+    shorter = {**other, "engine": {**other["engine"], "max_model_len": 2048}}
     with pytest.raises(ValidationError, match=r"max_model_len 2048: expected at least 4160"):
         Profile.model_validate({**kimi.model_dump(), "second": shorter})
-    on_cpus = {**second, "environment": {"requirements": "engine"}}
+    on_cpus = {**other, "environment": {"requirements": "engine"}}
     refused = planning.obstacle("control-second", Profile.model_validate({**kimi.model_dump(), "second": on_cpus}))
     assert refused == "requirements/engine.txt is vLLM for CPUs, and vllm is to serve: set second.environment"
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from aerie.eagle3 import control, control_second, experiment, serving
+from aerie.eagle3 import second as second_engine
 from aerie.eagle3.measured import Control
 from aerie.engines import gpu_arch, gpu_memory
 from aerie.engines.server import serve
@@ -136,8 +137,8 @@ def second(step, monkeypatch):
     context, groups = step
     versions = {"sglang": "0.5.16"}
     monkeypatch.setattr(
-        control_second,
-        "_environments",
+        second_engine,
+        "environments",
         lambda chosen: SimpleNamespace(
             ensure=lambda name, progress: SimpleNamespace(
                 python=Path(sys.executable), path=Path("/env"), hash="1f", packages=versions
