@@ -68,7 +68,7 @@ def compare(first: Control, second: Control, judged: Sequence[Mapping[str, Json]
     """
     names = [f"{one.engine} {one.version}" for one in (first, second)]
     if names[0] == names[1]:  # one engine, served in two ways
-        names[1] += ", the second,"
+        names[1] += " (second)"
     sides = [
         _Side(name=name, control=control, over=over, judged=found)
         for name, control, over, found in zip(names, (first, second), (BASE, REFERENCE), judged, strict=True)

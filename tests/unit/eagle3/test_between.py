@@ -101,7 +101,7 @@ def test_engines_that_compute_different_models_are_told():
 def test_one_engine_in_two_ways_is_told_apart():
     told = recorded.second()
     told["engine"]["version"] = "0.32.0"
-    assert "vllm 0.32.0, the second, with the fine-tuned drafter" in run(told)["engines"]["reasons"][0]
+    assert "vllm 0.32.0 (second) with the fine-tuned drafter" in run(told)["engines"]["reasons"][0]
 
 
 def test_an_engine_that_cannot_run_is_an_open_question():
