@@ -108,7 +108,7 @@ def _measure(context: Context, engine: Engine, sides: Mapping[str, _Side], value
             arms,
             repetitions=values.repetitions,
             on_progress=lambda count, total, note: context.progress(count, total, unit="requests", note=note),
-            holds_idle=any(adapter(side.installed.engine.name).polls_when_idle for side in sides.values()),
+            holds=[server for server in servers.values() if server.launch.adapter.polls_when_idle],
         )
         done.arms += arms
         done.runs += runs

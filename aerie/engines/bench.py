@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import statistics
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import reduce
@@ -193,24 +193,24 @@ def measure(
     *,
     repetitions: int,
     on_progress: Callable[[int, int, str], None],
-    holds_idle: bool = False,
+    holds: Collection[Server] = (),
 ) -> tuple[list[Run], ClientLoad]:
     """Measure all arms, repetition by repetition; returns the runs in the order they were made.
 
     Every server is warmed up once. Nobody else may use the servers meanwhile: acceptance is the difference of their
     counters, where they have them, and else the sum over the requests.
     on_progress: called with requests done, requests in all, and the run at hand.
-    holds_idle: while one server is measured, the processes of the others are stopped; at the end all run again.
+    holds: of the servers those whose processes are stopped while another one is measured; at the end all run again.
     Raises the server's own error when one fails, dies or falls silent.
     """
-    return asyncio.run(_measure(arms, repetitions, on_progress, holds_idle))
+    return asyncio.run(_measure(arms, repetitions, on_progress, holds))
 
 
 async def _measure(
     arms: Sequence[Arm],
     repetitions: int,
     on_progress: Callable[[int, int, str], None],
-    holds_idle: bool,
+    holds: Collection[Server],
 ) -> tuple[list[Run], ClientLoad]:
     by_name = {arm.name: arm for arm in arms}
     total = repetitions * sum(len(arm.prompts) * len(arm.concurrency) for arm in arms)
@@ -223,7 +223,7 @@ async def _measure(
                 clients[arm.server] = await stack.enter_async_context(connect(arm.server))
                 await clients[arm.server].stream(arm.prompts[0].input_ids, max_tokens=arm.max_tokens)  # warm-up
         load = await stack.enter_async_context(client_load())
-        let_run = stack.enter_context(one_at_a_time(clients)) if holds_idle else None
+        let_run = stack.enter_context(one_at_a_time(holds)) if holds else None
         for repetition in range(1, repetitions + 1):
             for name in order(list(by_name), repetition):
                 arm = by_name[name]

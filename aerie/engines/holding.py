@@ -10,7 +10,7 @@ __all__ = ["one_at_a_time"]
 
 @contextlib.contextmanager
 def one_at_a_time(servers: Iterable[Server]) -> Iterator[Callable[[Server], None]]:
-    """Gives a function that lets one of these servers run and holds the others where they are.
+    """Gives a function that lets one server run and holds those of `servers` that it is not where they are.
 
     At the end all run, however it comes: also at an error, and at Ctrl-C. Should this process be killed, their guards
     end them, held or not.

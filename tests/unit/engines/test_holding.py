@@ -79,12 +79,20 @@ def test_only_the_one_that_is_measured_runs(start):
         seen.append((name, held(servers, *sorted({"a", "b", "c"} - {name}))))
 
     with start("a", "b", "c") as servers:
-        runs, _ = measure(servers, look, holds_idle=True)
+        runs, _ = measure(servers, look, holds=servers.values())
         assert held(servers) == []
         guards = [Path(f"/proc/{one.pid}/stat").read_text().rpartition(")")[2].split()[0] for one in servers.values()]
     assert seen[:3] == [("a", ["b", "c"]), ("b", ["a", "c"]), ("c", ["a", "b"])]
     assert [name for name, _ in seen] == ["a", "b", "c", "b", "c", "a"] == [run.arm for run in runs]
     assert "T" not in guards
+
+
+def test_a_server_that_takes_no_core_when_idle_may_run_beside_those_that_do(start):
+    seen = []
+    with start("a", "b", "c") as servers:
+        polling = [servers["a"], servers["b"]]
+        measure(servers, lambda name: seen.append((name, held(servers, *{"a", "b"} - {name}))), holds=polling)
+    assert seen[:3] == [("a", ["b"]), ("b", ["a"]), ("c", ["a", "b"])]
 
 
 def test_nobody_is_held_unless_it_is_asked_for(start):
@@ -115,7 +123,7 @@ def interruptible():
 def test_all_run_again_however_it_ends(start, end, error):
     with start("a", "b") as servers:
         with pytest.raises(error):
-            measure(servers, lambda name: end() if name == "b" else None, holds_idle=True)
+            measure(servers, lambda name: end() if name == "b" else None, holds=servers.values())
         assert held(servers) == []
 
 
@@ -127,7 +135,7 @@ def test_a_server_that_died_meanwhile_is_told_and_the_others_go_on(start):
 
     with start("a", "b") as servers:
         with pytest.raises(AerieError, match="engine server b"):
-            measure(servers, kill, holds_idle=True)
+            measure(servers, kill, holds=servers.values())
         assert "T" not in states(servers["a"])
 
 
