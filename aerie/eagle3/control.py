@@ -20,7 +20,8 @@ not read, would be passed over without a word (drafter.norms in docs/engines.md)
 
 Measure one after the other, and all of them again in another order, several times: the machine's speed drifts by tens
 of percent within minutes. (On GPUs that do not hold all servers by their shares, `engine.gpus.memory_fraction`, each is
-started alone, the base last, and measured as often; the order then evens nothing out between them.) Before and after
+started alone, the base last, and measured as often; the order then evens nothing out between them.) A step that was
+killed goes on after the last whole repetition, with servers that are started anew. Before and after
 each run read `/metrics`; from the differences
 
     accept length = 1 + num_accepted_tokens / num_drafts        acceptance rate = num_accepted_tokens / num_draft_tokens

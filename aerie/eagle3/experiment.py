@@ -12,6 +12,7 @@ from pathlib import Path
 
 from aerie.eagle3 import divergences, serving, staged
 from aerie.eagle3.divergences import Outputs
+from aerie.eagle3.kept_runs import KeptRuns
 from aerie.eagle3.measured import BASE, BASE_FIXED, DRAFTERS, REFERENCE, forced_arm
 from aerie.eagle3.profile import Bench, Cost, Drafter, Engine
 from aerie.eagle3.serving import Installed
@@ -65,18 +66,21 @@ def run(context: Context, installed: Installed, reference: Installed | None = No
     if reference is not None:
         sides[REFERENCE] = _Side(installed=reference, mode=None, launch=reference.launch(context, None))
     done = _Done()
-    for group in groups({name: side.installed.engine for name, side in sides.items()}):
-        _measure(context, engine, {name: sides[name] for name in group}, values, done)
+    for number, group in enumerate(groups({name: side.installed.engine for name, side in sides.items()})):
+        _measure(context, engine, {name: sides[name] for name in group}, done, KeptRuns(context.kept, number))
     for arm in done.arms:
-        rows = [record.to_dict() for run in done.runs if run.arm == arm.name for record in run.records]
-        write_atomic(context.out / f"records.{arm.name}.jsonl", "".join(json.dumps(r) + "\n" for r in rows).encode())
+        rows = [record.to_dict() for run in done.runs if run.arm == arm for record in run.records]
+        write_atomic(context.out / f"records.{arm}.jsonl", "".join(json.dumps(r) + "\n" for r in rows).encode())
     lowest = [run for run in done.runs if run.concurrency == min(values.concurrency)]
     plain = [record.streamed.token_ids for run in lowest if run.arm == BASE for record in run.records]
     return {
         "engine": {"name": engine.name, "version": installed.version, "arch": serving.arch(engine)},
         "model": model(context),
         "order": done.order,
-        "arms": {arm.name: _evidence(arm, done.runs) for arm in done.arms},
+        "arms": {
+            arm: {**told, "runs": [bench.summarize(run) for run in done.runs if run.arm == arm]}
+            for arm, told in done.arms.items()
+        },
         "by_prompt": {
             arm: {prompt: one.to_dict() for prompt, one in seen.items()}
             for arm in DRAFTERS
@@ -84,41 +88,69 @@ def run(context: Context, installed: Installed, reference: Installed | None = No
         },
         "distinct_bigrams": bench.distinct_bigrams(plain),
         "divergences": done.divergences,
-        "outputs_same_across_repetitions": {arm.name: Outputs(done.runs, arm.name).are_same() for arm in done.arms},
+        "outputs_same_across_repetitions": {arm: Outputs(done.runs, arm).are_same() for arm in done.arms},
         "client": ClientLoad.worst(done.loads).to_dict(),
+        "runs_of_earlier_attempts": done.of_earlier_attempts,
     }
 
 
 class _Done:
-    """What was measured so far, group after group."""
+    """What was measured so far, group after group. arms: of each its server's flags and how long its start took."""
 
     def __init__(self) -> None:
-        self.arms: list[Arm] = []
+        self.arms: dict[str, dict[str, Json]] = {}
         self.runs: list[Run] = []
         self.order: list[list[str]] = []
         self.loads: list[ClientLoad] = []
         self.divergences: list[dict[str, Json]] = []
+        self.of_earlier_attempts = 0
+
+    def add(self, runs: Sequence[Run], load: ClientLoad) -> None:
+        """One repetition of a group."""
+        self.runs += runs
+        self.loads.append(load)
+        self.order.append(list(dict.fromkeys(run.arm for run in runs)))
 
 
-def _measure(context: Context, engine: Engine, sides: Mapping[str, _Side], values: Bench, done: _Done) -> None:
-    """Start these servers, measure them, and score the divergences once the base is among them."""
+def _measure(context: Context, engine: Engine, sides: Mapping[str, _Side], done: _Done, kept: KeptRuns) -> None:
+    """Measure these servers, and score the divergences once the base is among them; what is kept is not done again."""
+    for runs, load in (earlier := kept.repetitions()):
+        done.add(runs, load)
+        done.of_earlier_attempts += len(runs)
+    told = kept.ended()
+    if told is None:
+        told = _serve_and_measure(context, engine, sides, done, kept, first=len(earlier) + 1)
+        kept.end(told)
+    done.arms |= told["arms"]
+    done.divergences += told["divergences"]
+
+
+def _serve_and_measure(
+    context: Context, engine: Engine, sides: Mapping[str, _Side], done: _Done, kept: KeptRuns, *, first: int
+) -> dict[str, Json]:
+    """{arms, divergences} of a group of which the repetitions before `first` are done."""
+    values = Bench(**context.values["bench"])
+
+    def keep(repetition: int, runs: Sequence[Run], load: ClientLoad) -> None:
+        kept.add(repetition, runs, load)
+        done.add(runs, load)
+
     with serving.started(context, engine, {name: side.launch for name, side in sides.items()}) as servers:
         arms = _arms(context, servers, {name: side.mode for name, side in sides.items()}, engine)
-        runs, load = bench.measure(
+        bench.measure(
             arms,
             repetitions=values.repetitions,
             on_progress=lambda count, total, note: context.progress(count, total, unit="requests", note=note),
             holds=[server for server in servers.values() if server.launch.adapter.polls_when_idle],
+            first=first,
+            on_repetition=keep,
         )
-        done.arms += arms
-        done.runs += runs
-        done.loads.append(load)
-        names = [arm.name for arm in arms]
-        done.order += [bench.order(names, repetition) for repetition in range(1, values.repetitions + 1)]
+        found: list[dict[str, Json]] = []
         if BASE in servers:
             prompts = serving.read_prompts(_held(context), values.prompts)
-            found = divergences.score(servers[BASE], done.runs, prompts, context.progress)
-            done.divergences = asyncio.run(found)
+            found = asyncio.run(divergences.score(servers[BASE], done.runs, prompts, context.progress))
+        started = {arm.name: {"start_s": arm.server.start_s, "flags": list(arm.server.launch.flags)} for arm in arms}
+    return {"arms": started, "divergences": found}
 
 
 def _sides(context: Context, installed: Installed) -> dict[str, _Side]:
@@ -198,14 +230,6 @@ def _switch(mode: Mode, engine: Engine, length: float | None) -> Callable[[], No
     if isinstance(mode, Forced) and length is not None and adapter(engine.name).switches_forced(engine):
         return partial(adapter(engine.name).switch_forced, mode, length)
     return lambda: None  # its server was started with the length, or has none
-
-
-def _evidence(arm: Arm, runs: Sequence[Run]) -> dict[str, Json]:
-    return {
-        "start_s": arm.server.start_s,
-        "flags": list(arm.server.launch.flags),
-        "runs": [bench.summarize(run) for run in runs if run.arm == arm.name],
-    }
 
 
 def model(context: Context) -> str:

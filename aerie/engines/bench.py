@@ -194,6 +194,8 @@ def measure(
     repetitions: int,
     on_progress: Callable[[int, int, str], None],
     holds: Collection[Server] = (),
+    first: int = 1,
+    on_repetition: Callable[[int, Sequence[Run], ClientLoad], None] = lambda number, runs, load: None,
 ) -> tuple[list[Run], ClientLoad]:
     """Measure all arms, repetition by repetition; returns the runs in the order they were made.
 
@@ -201,20 +203,23 @@ def measure(
     counters, where they have them, and else the sum over the requests.
     on_progress: called with requests done, requests in all, and the run at hand.
     holds: of the servers those whose processes are stopped while another one is measured; at the end all run again.
+    first: the repetition to begin with, those before it were measured already. on_repetition: called at the end of each
+    with its number, its runs, and the client's load so far.
     Raises the server's own error when one fails, dies or falls silent.
     """
-    return asyncio.run(_measure(arms, repetitions, on_progress, holds))
+    return asyncio.run(_measure(arms, range(first, repetitions + 1), on_progress, holds, on_repetition))
 
 
 async def _measure(
     arms: Sequence[Arm],
-    repetitions: int,
+    repetitions: range,
     on_progress: Callable[[int, int, str], None],
     holds: Collection[Server],
+    on_repetition: Callable[[int, Sequence[Run], ClientLoad], None],
 ) -> tuple[list[Run], ClientLoad]:
     by_name = {arm.name: arm for arm in arms}
-    total = repetitions * sum(len(arm.prompts) * len(arm.concurrency) for arm in arms)
-    done = 0
+    each = sum(len(arm.prompts) * len(arm.concurrency) for arm in arms)
+    done, total = (repetitions.start - 1) * each, (repetitions.stop - 1) * each
     runs: list[Run] = []
     async with AsyncExitStack() as stack:
         clients: dict[Server, Client] = {}
@@ -224,7 +229,8 @@ async def _measure(
                 await clients[arm.server].stream(arm.prompts[0].input_ids, max_tokens=arm.max_tokens)  # warm-up
         load = await stack.enter_async_context(client_load())
         let_run = stack.enter_context(one_at_a_time(holds)) if holds else None
-        for repetition in range(1, repetitions + 1):
+        for repetition in repetitions:
+            made: list[Run] = []
             for name in order(list(by_name), repetition):
                 arm = by_name[name]
                 for concurrency in arm.concurrency:
@@ -236,7 +242,9 @@ async def _measure(
 
                     async with _turn(clients[arm.server], let_run) as client:
                         arm.before()
-                        runs.append(await _run(arm, client, repetition, concurrency, count))
+                        made.append(await _run(arm, client, repetition, concurrency, count))
+            runs += made
+            on_repetition(repetition, made, load())
         return runs, load()
 
 

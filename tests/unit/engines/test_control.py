@@ -68,6 +68,7 @@ def step(tmp_path, monkeypatch):
 
     monkeypatch.setattr(serving, "started", started)
     (tmp_path / "out").mkdir()
+    (tmp_path / "kept").mkdir()
     for name, config in (("model", {"architectures": ["KimiK25ForConditionalGeneration"]}), ("drafter", {})):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(json.dumps(config))
@@ -87,6 +88,7 @@ def step(tmp_path, monkeypatch):
         interpreters={"engine": Path(sys.executable)},
         out=tmp_path / "out",
         scratch=tmp_path,
+        kept=tmp_path / "kept",
         progress=lambda *_given, **_more: None,
     )
     return context, groups
@@ -120,6 +122,50 @@ def test_every_server_is_measured_either_way(step, fraction, started):
     assert evidence["divergences"] == []
     assert all(evidence["outputs_same_across_repetitions"].values())
     assert {file.name for file in context.out.iterdir()} == {f"records.{name}.jsonl" for name in arms}
+
+
+def broken_at(context, place):
+    """The attempt fails as soon as so many requests are done in the run of this note."""
+
+    def progress(done, *_given, note="", **_more):
+        if place in note:
+            raise AerieError("engine server", seen="gone", expected="an answer", remedy="")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(context, "progress", progress)
+        with pytest.raises(AerieError):
+            control.run(context)
+
+
+@pytest.mark.parametrize(
+    ("fraction", "place", "kept", "again"),
+    [
+        (0.2, "forced-2.0, concurrency 1, repetition 2", 6, (NAMES,)),
+        (0.2, "baseline, concurrency 1, repetition 1", 0, (NAMES,)),
+        (0.9, "forced-3.0, concurrency 1, repetition 2", 7, ALONE[3:]),
+        (0.9, "base-fixed, concurrency 1, repetition 2", 10, ALONE[4:]),
+    ],
+)
+def test_an_attempt_goes_on_after_the_last_whole_repetition(step, fraction, place, kept, again):
+    context, groups = step
+    context.values["engine"] = sharing(fraction).model_dump()
+    broken_at(context, place)
+    groups.clear()
+    sent = []
+    context.progress = lambda done, *_given, note="", **_more: sent.append(note)
+    evidence = control.run(context)
+    assert tuple(groups) == again and evidence["runs_of_earlier_attempts"] == kept
+    assert {name: len(arm["runs"]) for name, arm in evidence["arms"].items()} == dict.fromkeys(
+        (*NAMES, "base-fixed"), 2
+    )
+    assert len({note for note in sent if "repetition" in note}) == 12 - kept
+    assert evidence["arms"]["baseline"]["runs"][0]["tokens"] == evidence["arms"]["base"]["runs"][1]["tokens"]
+    assert all(evidence["outputs_same_across_repetitions"].values())
+    # What was measured twice is what was measured once: the next attempt would only write it down.
+    groups.clear()
+    repeated = control.run(context)
+    assert groups == [] and repeated["arms"] == evidence["arms"] and repeated["order"] == evidence["order"]
+    assert repeated["by_prompt"] == evidence["by_prompt"]
 
 
 def test_a_drafter_that_the_engine_would_half_read_starts_no_server(step):
