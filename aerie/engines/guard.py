@@ -1,12 +1,12 @@
 """Runs one program and leaves no process of its tree behind, whoever dies first. Standard library only.
 
-    python -I guard.py GRACE_S PROGRAM ARGUMENT…
+    python -I guard.py GRACE_S PARENT PROGRAM ARGUMENT…
 
-The tree is what the program started, however it detached itself: the guard is the reaper of all orphans below it.
-It ends the tree on SIGTERM, when the program ends, and when the guard's parent dies (by kill -9 too): SIGTERM to the
-program, GRACE_S seconds, then SIGKILL to whatever is left. Exit status: the program's, as a shell gives it.
-TMPDIR and the working folder are one of its own, removed at the end: killed engines leave their sockets there, and
-the path of a socket must be short (107 bytes).
+PARENT is the process id of who starts it. The tree is what the program started, however it detached itself: the guard
+is the reaper of all orphans below it. It ends the tree on SIGTERM, when the program ends, and when the guard's parent
+dies (by kill -9 too): SIGTERM to the program, GRACE_S seconds, then SIGKILL to whatever is left. Exit status: the
+program's, as a shell gives it. TMPDIR and the working folder are one of its own, removed at the end: killed engines
+leave their sockets there, and the path of a socket must be short (107 bytes).
 
 It is a program of its own because an engine has children of its own (vLLM: EngineCore, and a worker below it) that
 outlive a killed parent, and because a killed parent cannot clean up.
@@ -63,9 +63,8 @@ def _raise_stop(_number: int, _frame: FrameType | None) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Run `argv[1:]` under guard, with `argv[0]` seconds of grace; returns its exit status."""
-    grace_s, command = float(argv[0]), argv[1:]
-    parent = os.getppid()
+    """Run `argv[2:]` under guard, with `argv[0]` seconds of grace, for the process `argv[1]`; returns its status."""
+    grace_s, parent, command = float(argv[0]), int(argv[1]), argv[2:]
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the parent's to handle, once
@@ -74,7 +73,7 @@ def main(argv: list[str]) -> int:
     try:
         signal.signal(signal.SIGTERM, _raise_stop)
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() == parent:  # else it died before the line above
+        if os.getppid() == parent:  # else it died before the line above, perhaps before we began
             # Should the guard itself be killed, the program goes too; only its orphans would be left.
             program = subprocess.Popen(
                 command,

@@ -138,7 +138,7 @@ class Server:
         with open(self.log, "wb") as log:
             return subprocess.Popen(
                 # -I: the guard runs before the engine's environment and must not be touched by it.
-                [sys.executable, "-I", guard.__file__, str(_GRACE_S), *command],
+                [sys.executable, "-I", guard.__file__, str(_GRACE_S), str(os.getpid()), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

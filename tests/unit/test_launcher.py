@@ -1,5 +1,6 @@
 """./invoke, with the real launcher and real pip on a copy of the checkout that needs one tiny package only."""
 
+import fcntl
 import os
 import shutil
 import signal
@@ -107,11 +108,14 @@ def test_a_link_to_another_checkouts_environment_is_replaced_and_that_one_stays(
 
 def test_two_starts_at_once_make_one_environment(tmp_path):
     folder = make_checkout(tmp_path / "twice")
-    pair = [start(folder, "0"), start(folder, "0")]
-    ends = [process.communicate(timeout=300) for process in pair]
+    with open(folder / ".venv.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as a third start does, until both wait for it
+        pair = [start(folder, "0"), start(folder, "0")]
+        first = [process.stderr.readline() for process in pair if process.stderr]
+    ends = [process.communicate(timeout=600) for process in pair]
+    assert first == ["aerie: another start is making .venv; waiting for it\n"] * 2
     assert [process.returncode for process in pair] == [0, 0], ends
-    assert sorted("waiting for it" in err for _, err in ends) == [False, True]
-    assert sorted("about half" in err for _, err in ends) == [False, True]
+    assert sorted("about half" in err for _, err in ends) == [False, True], ends
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "kill"])
@@ -123,7 +127,7 @@ def test_an_interrupted_start_leaves_nothing_that_looks_ready(tmp_path, number):
     assert process.stderr is not None
     assert "making .venv" in process.stderr.readline()
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     assert (process.returncode, "interrupted" in err) == (130, True), err
     assert not (folder / ".venv" / "ready.json").exists()
     assert invoke(folder, "0").returncode == 0
@@ -136,7 +140,7 @@ def test_a_start_after_kill_9_waits_for_the_orphan_and_makes_it_anew(tmp_path):
     assert "making .venv" in process.stderr.readline()
     time.sleep(0.3)  # into the run of `python -m venv`, which takes seconds
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     again = invoke(folder, "0")
     assert (again.returncode, again.stdout) == (0, "1.0 ['0']\n"), again.stderr
 

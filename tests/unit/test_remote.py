@@ -2,7 +2,6 @@
 
 import os
 import socket
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +11,8 @@ from aerie import remote
 from aerie.errors import AerieError, UsageError
 from aerie.inventory import Host
 from aerie.remote import Unreachable
-from aerie.remote.connection import CONNECT_TIMEOUT_S, _connection, connected
+from aerie.remote.connection import _connection, connected
+from tests.ports import reserved
 
 
 def host(**values) -> Host:
@@ -82,16 +82,15 @@ def listener() -> Iterator[socket.socket]:
         yield server
 
 
-def cause(where: Host, connect_timeout_s: float = 1) -> Unreachable:
+def cause(where: Host, connect_timeout_s: float = 120) -> Unreachable:
     with pytest.raises(Unreachable) as raised:
         remote.run(where, ["true"], connect_timeout_s=connect_timeout_s)
     return raised.value
 
 
-def test_refused(listener):
-    port = listener.getsockname()[1]
-    listener.close()
-    error = cause(host(port=port))
+def test_refused():
+    with reserved() as port:  # bound, and nobody listens
+        error = cause(host(port=port))
     assert error.cause == "refused"
     assert str(error) == (
         f"host gpu01: 'ubuntu@127.0.0.1:{port} refuses connections', expected an ssh server. "
@@ -100,9 +99,8 @@ def test_refused(listener):
 
 
 def test_no_answer(listener, capfd):
-    started = time.monotonic()
-    error = cause(host(port=listener.getsockname()[1]))
-    assert (error.cause, time.monotonic() - started < CONNECT_TIMEOUT_S) == ("timeout", True)
+    error = cause(host(port=listener.getsockname()[1]), connect_timeout_s=1)
+    assert error.cause == "timeout"
     assert "within 1 s" in str(error)
     assert capfd.readouterr().err == "", "paramiko's tracebacks are not for operators"
 

@@ -4,8 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -14,6 +12,7 @@ import pytest
 from aerie import sidebyside
 from aerie.paths import repository
 from aerie.sidebyside import Ended, Lane
+from tests.waiting import PATIENCE_S, until
 
 # Two lines, the second only when the other command has written its first: they run at the same time.
 MEET = """
@@ -34,11 +33,14 @@ stray = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
 def tidy(number, frame):
     print("tidied up", flush=True)
     sys.exit(1)
-signal.signal(signal.SIGINT, tidy if sys.argv[2] == "tidies" else signal.SIG_IGN)
 file = pathlib.Path(sys.argv[1])
+def ignore(number, frame):
+    file.with_suffix(".asked").touch()
+signal.signal(signal.SIGINT, tidy if sys.argv[2] == "tidies" else ignore)
 file.with_suffix(".new").write_text(f"{os.getpid()} {stray.pid} {os.environ['TMPDIR']}")
 file.with_suffix(".new").rename(file)
-time.sleep(600)
+while True:
+    time.sleep(600)
 """
 CONTROLLER = """
 import os, sys
@@ -89,11 +91,11 @@ def test_each_has_a_folder_of_its_own_that_is_gone_at_the_end() -> None:
 
 
 def test_what_a_command_leaves_running_is_ended_with_the_last(tmp_path: Path) -> None:
-    program = STRAY.removesuffix("time.sleep(600)\n")
+    program = STRAY.removesuffix("while True:\n    time.sleep(600)\n")
     (one,) = run([python("one", program, tmp_path / "one", "tidies")], 1)
     _, stray, _ = (tmp_path / "one").read_text().split()
     assert one.code == 0
-    until(lambda: not is_alive(int(stray)))
+    until("the end of what it left", lambda: not is_alive(int(stray)))
 
 
 @pytest.mark.parametrize(
@@ -111,18 +113,20 @@ def test_an_interrupt_ends_all_and_leaves_nothing(
     controller = subprocess.Popen(
         [sys.executable, "-c", CONTROLLER, STRAY, tmp_path, how], cwd=repository(), stdout=subprocess.PIPE, text=True
     )
-    until(lambda: (tmp_path / "one").exists() and (tmp_path / "two").exists())
+    until("both commands at work", lambda: (tmp_path / "one").exists() and (tmp_path / "two").exists())
     told = [(tmp_path / name).read_text().split() for name in ("one", "two")]
     controller.send_signal(number)
     for _ in range(more):
-        time.sleep(0.5)
+        for name in ("one.asked", "two.asked"):  # two signals at once would be one
+            until(f"{name} to end", (tmp_path / name).exists)
         assert controller.poll() is None, "it did not wait for commands that were not yet ended"
         controller.send_signal(number)
-    said, _ = controller.communicate(timeout=30)
+    said, _ = controller.communicate(timeout=2 * PATIENCE_S)
     assert controller.returncode == code
     assert said.count("tidied up") == (2 if how == "tidies" else 0), said
     assert "one, until it was ended:" in said and "two, until it was ended:" in said
-    assert [pid for command, stray, _ in told for pid in (command, stray) if is_alive(int(pid))] == []
+    pids = [int(pid) for command, stray, _ in told for pid in (command, stray)]
+    assert [pid for pid in pids if is_alive(pid)] == [], said
     assert [folder for _, _, folder in told if Path(folder).exists()] == []
 
 
@@ -141,10 +145,3 @@ def is_alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < end, "not within 30 s"
-        time.sleep(0.02)

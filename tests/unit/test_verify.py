@@ -3,7 +3,6 @@
 import gc
 import io
 import json
-import time
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -21,6 +20,7 @@ from aerie.verification import HostState, HostVerification, Outcome, Requirement
 from tests.hosts.requirements import Compared, words_of
 from tests.snapshots import snapshot_with
 from tests.unit.findings.examples import a_host, lock_with
+from tests.waiting import until
 
 ECC = {"gpus/3/ecc_uncorrected": 2}
 
@@ -243,11 +243,11 @@ def case_of_gpu01() -> verify.Case:
     )
 
 
-def outcome_of(tmp_path: Path, text: str, timeout_s: float = 60) -> testing.Tested:
+def outcome_of(tmp_path: Path, text: str) -> testing.Tested:
     """What a module of tests in place of a layer's gives."""
     module = tmp_path / "test_driver.py"
     module.write_text(text)
-    with testing.HostTests([module], timeout_s=timeout_s) as tests:
+    with testing.HostTests([module], timeout_s=600) as tests:
         (one,) = tests.results([case_of_gpu01()], forks=1)
     return one
 
@@ -256,13 +256,10 @@ def test_tests_that_were_begun_for_a_host_that_is_never_read_are_ended(tmp_path)
     module, pid = tmp_path / "test_driver.py", tmp_path / "pid"
     module.write_text(f"import os, pathlib\npathlib.Path({str(pid)!r}).write_text(str(os.getpid()))\n"
                       "def test_x(case): pass\n")  # fmt: skip
-    end = time.monotonic() + 60
     with testing.HostTests([module], timeout_s=60) as tests:
         tests.begin(a_host(), "a", is_live=False)
         assert gc.get_freeze_count() > 0
-        while not (pid.exists() and pid.read_text()):
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        until("the process of the tests", lambda: pid.exists() and pid.read_text())
     assert not Path("/proc", pid.read_text()).exists()
     assert gc.get_freeze_count() == 0  # a program that goes on frees its garbage again
 
@@ -278,7 +275,12 @@ def test_tests_that_cannot_be_collected_are_an_error_of_that_host(tmp_path):
 
 
 def test_tests_that_do_not_end_are_given_up_and_ended(tmp_path):
-    one = outcome_of(tmp_path, f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
-                 "time.sleep(600)\n", timeout_s=3)  # fmt: skip
-    assert one.error == "its tests did not end within 3 s"
-    assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
+    module, pid = tmp_path / "test_driver.py", tmp_path / "pid"
+    module.write_text(f"import os, pathlib, time\npathlib.Path({str(pid)!r}).write_text(str(os.getpid()))\n"
+                      "time.sleep(600)\n")  # fmt: skip
+    with testing.HostTests([module], timeout_s=0.5) as tests:
+        tests.begin(a_host(), "a", is_live=False)
+        until("the process of the tests", lambda: pid.exists() and pid.read_text())
+        (one,) = tests.results([case_of_gpu01()], forks=1)
+    assert one.error == "its tests did not end within 0.5 s"
+    assert not Path("/proc", pid.read_text()).exists()

@@ -19,7 +19,7 @@ from aerie.errors import AerieError
 from aerie.paths import repository
 
 STAND_IN = str(Path(__file__).with_name("sglang_stand_in.py"))
-CPU = Engine(name="vllm", max_model_len=512, max_num_seqs=8, ready_timeout_s=20, port=0)
+CPU = Engine(name="vllm", max_model_len=512, max_num_seqs=8, ready_timeout_s=120, port=0)
 NAMES = ("base", "baseline", "finetuned", "forced-2.0", "forced-3.0")
 ALONE = (("baseline",), ("finetuned",), ("forced-2.0",), ("forced-3.0",), ("base",))
 
@@ -63,7 +63,7 @@ def step(tmp_path, monkeypatch):
         groups.append(tuple(launches))
         program = (sys.executable, STAND_IN, "0.5.16", str(tmp_path / "pids"))
         stand_ins = {name: replace(one, program=program) for name, one in launches.items()}
-        with serve(stand_ins, port=0, logs=tmp_path, ready_timeout_s=20, on_wait=lambda ready, note: None) as ready:
+        with serve(stand_ins, port=0, logs=tmp_path, ready_timeout_s=120, on_wait=lambda ready, note: None) as ready:
             yield ready
 
     monkeypatch.setattr(serving, "started", started)

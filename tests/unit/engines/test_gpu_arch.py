@@ -10,7 +10,7 @@ from aerie.engines import capability, gpu_arch
 from aerie.engines.values import Engine, Gpus
 from aerie.errors import AerieError
 
-CPU = Engine(name="vllm", max_model_len=512, max_num_seqs=8, ready_timeout_s=20, port=0)
+CPU = Engine(name="vllm", max_model_len=512, max_num_seqs=8, ready_timeout_s=120, port=0)
 
 
 @pytest.fixture

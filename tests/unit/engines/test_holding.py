@@ -35,7 +35,7 @@ def start(tmp_path, monkeypatch):
             )
             for name in names
         }
-        return serve(launches, port=0, logs=tmp_path, ready_timeout_s=20, on_wait=lambda ready, note: None)
+        return serve(launches, port=0, logs=tmp_path, ready_timeout_s=120, on_wait=lambda ready, note: None)
 
     return make
 
@@ -49,7 +49,7 @@ def states(one):
 
 def held(servers, *expected):
     """The names of those that are held; it waits for those that are expected, since a signal takes its moment."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while True:
         found = [name for name, one in servers.items() if states(one) == {"T"}]
         if set(expected) <= set(found) or time.monotonic() > deadline:

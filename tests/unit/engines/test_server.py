@@ -7,6 +7,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +15,8 @@ from aerie.engines import client, guard, server
 from aerie.engines.adapter import Launch, adapter
 from aerie.engines.server import Server, serve
 from aerie.errors import AerieError
+from tests.ports import reserved
+from tests.waiting import until
 
 STAND_IN = str(Path(__file__).parent / "stand_in.py")
 REPOSITORY = str(Path(__file__).parents[3])
@@ -47,13 +50,13 @@ def launch(tmp_path):
 
 @pytest.fixture
 def start(launch, tmp_path):
-    def make(*behaviours, port=0, ready_timeout_s=20):
+    def make(*behaviours, port=0, ready_timeout_s=120, on_wait=lambda ready, note: None):
         return serve(
             {f"{i}-{behaviour}": launch(behaviour) for i, behaviour in enumerate(behaviours)},
             port=port,
             logs=tmp_path,
             ready_timeout_s=ready_timeout_s,
-            on_wait=lambda ready, note: None,
+            on_wait=on_wait,
         )
 
     return make
@@ -61,13 +64,6 @@ def start(launch, tmp_path):
 
 def is_running(pid):
     return Path(f"/proc/{pid}").exists()  # a zombie is one too many as well
-
-
-def wait_until(condition, timeout_s=10):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)
 
 
 def stream(one):
@@ -97,13 +93,27 @@ def test_a_server_deaf_to_sigterm_is_killed(start, pids, monkeypatch):
     ("behaviour", "message"),
     [
         ("dies", r"(?s)0-dies: 'ended with status 1'.*ends:\n  ValueError: no such model"),
-        ("hangs", r"(?s)0-hangs: 'not ready after 1 s'.*loading weights"),
         ("fails-to-generate", "HTTP 500 to the first request.*Synthetic acceptance"),
     ],
 )
 def test_a_bad_start_is_an_error_with_the_log_and_no_process(start, pids, behaviour, message):
-    with pytest.raises(AerieError, match=message), start(behaviour, ready_timeout_s=1 if behaviour == "hangs" else 20):
+    with pytest.raises(AerieError, match=message), start(behaviour):
         pytest.fail("was given out")
+
+
+def test_a_start_that_hangs_is_an_error_with_the_log_and_no_process(start, pids, tmp_path, monkeypatch):
+    passed_s = 0.0  # the hour passes once the stand-in has said what it does
+
+    def on_wait(ready, note):
+        nonlocal passed_s
+        passed_s = 3600 * ("loading weights" in (tmp_path / "0-hangs.log").read_text())
+
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed_s, sleep=time.sleep)
+    monkeypatch.setattr(server, "time", clock)
+    message = r"(?s)0-hangs: 'not ready after 3000 s'.*loading weights"
+    with pytest.raises(AerieError, match=message), start("hangs", ready_timeout_s=3000, on_wait=on_wait):
+        pytest.fail("was given out")
+    assert len(pids()) == 2
 
 
 def test_one_bad_start_ends_the_others(start, pids):
@@ -127,10 +137,7 @@ def test_a_port_in_use_names_its_holder(launch, tmp_path):
 
 
 def test_fixed_ports_follow_each_other(start, pids):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with start("serves", "serves", port=port) as servers:
+    with reserved(2) as port, start("serves", "serves", port=port) as servers:
         assert [one.port for one in servers.values()] == [port, port + 1]
 
 
@@ -143,7 +150,8 @@ def test_fixed_ports_follow_each_other(start, pids):
     ],
 )
 def test_a_failure_in_a_stream_is_the_servers_error(start, pids, monkeypatch, behaviour, message):
-    monkeypatch.setattr(client, "_STALL_S", 0.3)
+    if behaviour == "falls-silent":
+        monkeypatch.setattr(client, "_STALL_S", 0.3)
     with start(behaviour) as servers, pytest.raises(AerieError, match=message):
         stream(servers[f"0-{behaviour}"])
 
@@ -159,11 +167,19 @@ def test_a_stop_that_comes_as_the_program_ends_by_itself_ends_its_tree_too(tmp_p
                 os.kill(os.getpid(), number)
             return real(number, action)
         signal.signal = late
-        sys.exit(guard.main(["1", "sh", "-c", "sleep 600 & echo $! >{tmp_path / "pids"}; exit 3"]))
+        sys.exit(guard.main(["1", str(os.getppid()), "sh", "-c", "sleep 600 & echo $! >{tmp_path / "pids"}; exit 3"]))
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=REPOSITORY, check=False)
     assert done.returncode == 3
     assert len(pids()) == 1
+
+
+def test_a_guard_whose_parent_died_before_it_began_starts_nothing(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", ""]) as parent:
+        pass
+    program = ["sh", "-c", f"touch {tmp_path / 'ran'}"]
+    done = subprocess.run([sys.executable, "-I", guard.__file__, "1", str(parent.pid), *program], check=False)
+    assert (done.returncode, (tmp_path / "ran").exists()) == (128 + signal.SIGTERM, False)
 
 
 def test_killing_the_parent_ends_the_tree(tmp_path, pids):
@@ -177,16 +193,16 @@ def test_killing_the_parent_ends_the_tree(tmp_path, pids):
             flags=(), variables=dict(os.environ), model="target", adapter=adapter("vllm"),
         )
         logs = Path({str(tmp_path)!r})
-        with serve({{"one": launch}}, port=0, logs=logs, ready_timeout_s=20, on_wait=lambda ready, note: None):
+        with serve({{"one": launch}}, port=0, logs=logs, ready_timeout_s=120, on_wait=lambda ready, note: None):
             (logs / "ready").touch()
             time.sleep(600)
     """
     parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], cwd=REPOSITORY)
-    wait_until((tmp_path / "ready").exists)
+    until("a server that is ready", (tmp_path / "ready").exists)
     assert len(pids()) == 2
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    wait_until(lambda: not any(map(is_running, pids())), timeout_s=15)
+    until("the end of the tree", lambda: not any(map(is_running, pids())))
 
 
 def test_descendants_are_found_through_the_dead(tmp_path):

@@ -15,7 +15,7 @@ from aerie.engines.values import Engine, Gpus
 from aerie.errors import AerieError
 
 SGLANG = adapter("sglang")
-ENGINE = Engine(name="sglang", max_model_len=512, max_num_seqs=8, ready_timeout_s=20, port=0, gpus=Gpus())
+ENGINE = Engine(name="sglang", max_model_len=512, max_num_seqs=8, ready_timeout_s=120, port=0, gpus=Gpus())
 STAND_IN = str(Path(__file__).with_name("sglang_stand_in.py"))
 DRAFTER = Drafter(path=Path("/d"), tokens=3)
 
@@ -35,7 +35,7 @@ def start(tmp_path, monkeypatch):
             )
             for name, mode in modes.items()
         }
-        return serve(launches, port=0, logs=tmp_path, ready_timeout_s=20, on_wait=lambda ready, note: None)
+        return serve(launches, port=0, logs=tmp_path, ready_timeout_s=120, on_wait=lambda ready, note: None)
 
     return make
 

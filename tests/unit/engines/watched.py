@@ -1,7 +1,7 @@
 """A stand-in for a served model that hangs on request: a front end and two ranks, each a process of its own.
 
 watched.py PORT FILE; what FILE says at the start is how it behaves: serves, deaf (answers its health page and nothing
-else), stalls (never ready), creeps (loads slowly, and moves), holds (leaves a process behind when it is ended).
+else), stalls (never ready), holds (leaves a process behind when it is ended).
 """
 
 import signal
@@ -20,10 +20,6 @@ ranks = [subprocess.Popen([f"VLLM::Worker_TP{rank}", "-c", IDLE], executable=sys
 print("loading", flush=True)
 while behaviour == "stalls":
     time.sleep(600)
-if behaviour == "creeps":
-    for number in range(600):
-        print(f"shard {number}", flush=True)
-        time.sleep(0.2)
 tokens = 0
 
 

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from aerie.extensions.onhost.build import build
 from aerie.extensions.onhost.request import Patch, Request, Result
 from tests.unit.extensions import small_package as small
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.skipif(
     shutil.which("g++") is None or shutil.which("ccache") is None, reason="needs g++ and ccache"
@@ -96,10 +96,7 @@ def test_a_build_that_was_killed_goes_on_from_the_cache(tmp_path: Path) -> None:
     (tmp_path / "request.json").write_text(json.dumps(request.to_dict()))
     running = subprocess.Popen(small.by_hand(tmp_path / "request.json", tmp_path / "job"))
     units = request.work / "tools/gate/units.jsonl"
-    deadline = time.monotonic() + 60
-    while not units.exists() or len(units.read_text().splitlines()) < 3:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until("three compiled files", lambda: units.exists() and len(units.read_text().splitlines()) >= 3)
     running.kill()
     running.wait()
     result = run(request)
@@ -113,11 +110,10 @@ def test_a_stop_leaves_no_group_and_no_compiler(tmp_path: Path) -> None:
     (tmp_path / "request.json").write_text(json.dumps(request.to_dict()))
     running = subprocess.Popen(small.by_hand(tmp_path / "request.json", tmp_path / "job"))
     gate = request.work / "tools/gate/gate.json"
-    while not gate.exists() or not gate.read_text():
-        time.sleep(0.05)
+    until("a build with a gate", lambda: gate.exists() and gate.read_text())
     group = json.loads(gate.read_text())["group"]
     running.terminate()
-    assert running.wait(30) == 128 + signal.SIGTERM
+    assert running.wait(PATIENCE_S) == 128 + signal.SIGTERM
     assert not group or not Path(group).exists()
 
 
