@@ -63,25 +63,36 @@ class Reference:
         self._check()
 
     def states(
-        self, rows: Sequence[Sequence[int]], dtypes: Sequence[str], last_state: LastState
-    ) -> Iterator[Mapping[str, Sequence[torch.Tensor]]]:
-        """After 0, 1, 2 … layers: by dtype the [T, H] state of each row of token ids, in that dtype on the device.
+        self,
+        rows: Sequence[Sequence[int]],
+        dtypes: Sequence[str],
+        last_state: LastState,
+        after: tuple[int, Mapping[str, Sequence[torch.Tensor]]] | None = None,
+    ) -> Iterator[tuple[int, Mapping[str, Sequence[torch.Tensor]]]]:
+        """After 0, 1, 2 … layers: how many, and by dtype the [T, H] states of the rows of token ids, on the device.
 
         After the last layer it is the state that last_state says.
+
+        after: what was given out before, to go on behind it.
         """
-        with self._tensors as tensors:
-            table = tensors.read(self._head.embedding, torch.float32, torch.device("cpu"))
-            embedded = [table[torch.tensor(row)] for row in rows]
-            states = {dtype: [one.to(self._device, getattr(torch, dtype)) for one in embedded] for dtype in dtypes}
-            del table, embedded
-            yield dict(states)
-            for index in range(self.layers):
+        with self._tensors:
+            if after is None:
+                first, states = 0, self._embedded(rows, dtypes)
+                yield 0, dict(states)
+            else:
+                first, states = after[0], {dtype: list(after[1][dtype]) for dtype in dtypes}
+            for index in range(first, self.layers):
                 # One dtype after the other at the same layer: the second reads out of the page cache.
                 for dtype in dtypes:
                     states[dtype] = self._through(index, states[dtype])
                 if index == self.layers - 1 and last_state == "after-norm":
                     states = {dtype: self._normed(rows) for dtype, rows in states.items()}
-                yield dict(states)
+                yield index + 1, dict(states)
+
+    def _embedded(self, rows: Sequence[Sequence[int]], dtypes: Sequence[str]) -> dict[str, list[torch.Tensor]]:
+        table = self._tensors.read(self._head.embedding, torch.float32, torch.device("cpu"))
+        embedded = [table[torch.tensor(row)] for row in rows]
+        return {dtype: [one.to(self._device, getattr(torch, dtype)) for one in embedded] for dtype in dtypes}
 
     def _through(self, index: int, rows: list[torch.Tensor]) -> list[torch.Tensor]:
         """The states of all rows after this layer."""

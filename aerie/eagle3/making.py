@@ -1,15 +1,15 @@
 """The training of a target that is made: a number of steps, from which a later attempt goes on where one is killed."""
 
 import math
-import os
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from aerie.eagle3 import kept_state
 from aerie.eagle3.profile import Shape, Target
 from aerie.errors import AerieError
 from aerie.runbook.step import Context
@@ -100,28 +100,19 @@ def _step(model: "PreTrainedModel", optimizers: "Sequence[torch.optim.Optimizer]
 def _keep(
     path: Path, model: "PreTrainedModel", optimizers: "Sequence[torch.optim.Optimizer]", trained: Trained
 ) -> None:
-    import torch
-
-    state: Mapping[str, Any] = {
+    state = {
         "model": model.state_dict(),
         "optimizers": [optimizer.state_dict() for optimizer in optimizers],
         "losses": trained.losses,
         "tokens": trained.tokens,
     }
-    part = path.with_suffix(".part")
-    with open(part, "wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
+    kept_state.write(path, state)
 
 
 def _resumed(path: Path, model: "PreTrainedModel", optimizers: "Sequence[torch.optim.Optimizer]") -> Trained:
-    import torch
-
-    if not path.exists():
+    state = kept_state.read(path, model.device)
+    if state is None:
         return Trained()
-    state = torch.load(path, map_location=model.device)
     model.load_state_dict(state["model"])
     for optimizer, kept in zip(optimizers, state["optimizers"], strict=True):
         optimizer.load_state_dict(kept)

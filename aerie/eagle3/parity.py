@@ -1,12 +1,13 @@
 """Step parity: the hidden states that the engine handed out against those of transformers in fp32."""
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aerie.eagle3 import compute, staged
+from aerie.eagle3 import compute, kept_state, staged
 from aerie.eagle3.profile import Parity
 from aerie.engines.states import read_kept
 from aerie.errors import AerieError
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = ["doc", "gate", "run"]
+
+_SAVE_S = 300.0  # between two states that are kept, of 7 GB for Kimi-K2.5: what a kill costs at the most
 
 doc = """\
 The drafter learns from states that the engine captured while it generated. If these are wrong, every later number is
@@ -71,7 +74,7 @@ def run(context: Context) -> Mapping[str, Json]:
 
     captured = [read_states(synthesis.path, row, len(layers)) for row in rows]
     engine, bf16 = ({layer: Errors() for layer in layers} for _ in range(2))
-    for layer, references in _references(context, rows):
+    for layer, references in _references(context, rows, {"engine": engine, "bf16": bf16}):
         for seen, (exact, rounded) in zip(captured, references, strict=True):
             engine[layer].add(seen[:, layers.index(layer)].float(), exact)
             bf16[layer].add(rounded, exact)
@@ -138,10 +141,12 @@ def read_states(synthesis: Path, row: Json, layers: int) -> "torch.Tensor":
 
 
 def _references(
-    context: Context, rows: Sequence[Json]
+    context: Context, rows: Sequence[Json], errors: Mapping[str, Mapping[int, Errors]]
 ) -> "Iterator[tuple[int, Iterator[tuple[torch.Tensor, torch.Tensor]]]]":
     """Per captured layer, from the first to the last, the [T, H] states of each row by transformers: those computed in
     fp32 and those in bf16, both as fp32 on the CPU.
+
+    Goes on from what an earlier attempt kept, and then puts into `errors` what it had found.
     """
     import torch
 
@@ -151,11 +156,31 @@ def _references(
     layers, last_state = (context.inputs["synthesize"].evidence[name] for name in ("layers", "last_state"))
     reference = Reference(staged.folder(context.inputs["target"], "model"), compute.device(context))
     tokens = [row["input_ids"][:-1] for row in rows]
-    for layer, states in enumerate(reference.states(tokens, ("float32", "bfloat16"), last_state)):
+    file, saved = context.kept / "layer.pt", time.monotonic()
+    after = _resumed(file, compute.device(context), errors)
+    for layer, states in reference.states(tokens, ("float32", "bfloat16"), last_state, after):
         context.progress(layer, reference.layers, unit="layers")
         if layer in layers:
             both = zip(states["float32"], states["bfloat16"], strict=True)
             yield layer, ((exact.cpu(), rounded.float().cpu()) for exact, rounded in both)
+        if time.monotonic() - saved >= _SAVE_S:
+            found = {
+                what: {number: asdict(one) for number, one in by_layer.items()} for what, by_layer in errors.items()
+            }
+            kept_state.write(file, {"layer": layer, "states": states, "errors": found})
+            saved = time.monotonic()
+
+
+def _resumed(
+    file: Path, device: "torch.device", errors: Mapping[str, Mapping[int, Errors]]
+) -> "tuple[int, Mapping[str, Sequence[torch.Tensor]]] | None":
+    state = kept_state.read(file, device)
+    if state is None:
+        return None
+    for what, by_layer in errors.items():
+        for number, one in by_layer.items():
+            one.rel, one.cos = (state["errors"][what][number][name] for name in ("rel", "cos"))
+    return state["layer"], state["states"]
 
 
 def _pick(path: Path, samples: int) -> list[Json]:

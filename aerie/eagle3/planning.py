@@ -126,6 +126,7 @@ def _parity(profile: Profile, figures: Figures, measured: Measured | None) -> Bu
     samples, longest = profile.parity.samples, profile.engine.max_model_len
     positions = samples * longest
     states = positions * figures.hidden_size * _STATE_BYTES
+    kept = 2 * positions * figures.hidden_size * (4 + 2)  # both formats, the old file until the new one is whole
     captured = positions * _captured(profile, figures, longest).bytes_per_token
     rate, basis = figures.reference_bytes_s, f"{figures.reference_bytes_s / 1e9:.2g} GB/s, computing included"
     if measured:
@@ -134,6 +135,7 @@ def _parity(profile: Profile, figures: Figures, measured: Measured | None) -> Bu
     where = "GPU" if profile.engine.gpus else "host"
     needed = states + figures.layer_bytes
     return Budget(
+        disk_bytes=kept,
         ram_bytes=captured + (0 if profile.engine.gpus else needed),
         gpus=1 if profile.engine.gpus else 0,
         gpu_bytes=needed if profile.engine.gpus else 0,
@@ -142,7 +144,7 @@ def _parity(profile: Profile, figures: Figures, measured: Measured | None) -> Bu
             f"weights of {size:,} bytes ({source}), read in fp32 and in bf16 out of the page cache at {basis}",
             f"the {where}: {states:,} bytes of states of {samples} samples of at most {longest:,} tokens, "
             f"{_STATE_BYTES} of each number, and {figures.layer_bytes:,} of one layer with one of its experts",
-            f"{captured:,} bytes of the engine's own states in memory",
+            f"{captured:,} bytes of the engine's own states in memory; {kept:,} on the disk, to go on from",
         ),
         gpu_smaller=("fewer parity.samples",),
     )

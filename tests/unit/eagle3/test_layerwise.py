@@ -88,7 +88,8 @@ def whole(folder: Path, dtype: str, last_state: str) -> list[list[Any]]:
 
 def streamed(folder: Path, last_state: str) -> dict[str, list[list[Any]]]:
     given = list(layerwise.Reference(folder, CPU).states(ROWS, DTYPES, last_state))
-    return {dtype: [states[dtype] for states in given] for dtype in DTYPES}
+    assert [layers for layers, _ in given] == list(range(len(given)))
+    return {dtype: [states[dtype] for _, states in given] for dtype in DTYPES}
 
 
 def equal(seen: list[list[Any]], expected: list[list[Any]]) -> bool:
@@ -110,6 +111,16 @@ def test_states_are_those_of_the_whole_model_to_the_bit(
     for dtype in DTYPES:
         assert equal(found[dtype], whole(folder, dtype, last_state))
     assert not equal(found["float32"][-1:], whole(folder, "float32", other(last_state))[-1:])
+
+
+@pytest.mark.parametrize("layers", [0, 2, 3])
+def test_it_goes_on_behind_any_layer_to_the_same_bits(made: Callable[[str], Path], layers: int) -> None:
+    folder = made("mla")
+    whole = list(layerwise.Reference(folder, CPU).states(ROWS, DTYPES, "after-norm"))
+    rest = list(layerwise.Reference(folder, CPU).states(ROWS, DTYPES, "after-norm", whole[layers]))
+    assert [at for at, _ in rest] == [at for at, _ in whole[layers + 1 :]] != []
+    for (_, seen), (_, expected) in zip(rest, whole[layers + 1 :], strict=True):
+        assert all(equal([seen[dtype]], [expected[dtype]]) for dtype in DTYPES)
 
 
 def other(last_state: str) -> str:

@@ -88,6 +88,34 @@ def whole_model_states(model: Any, last_state: LastState) -> list[Any]:
 def test_parity_of_a_real_model(
     tmp_path: Path, shift: int, given: LastState, taken: LastState, decision: Decision
 ) -> None:
+    seen = parity.run(prepared(tmp_path, shift, given, taken))
+    assert (seen["samples"], seen["positions"]) == (1, 3)
+    assert parity.gate(seen, VALUES).decision is decision
+
+
+def test_a_run_that_was_cut_short_goes_on_behind_the_last_layer_that_was_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = prepared(tmp_path, 0, "before-norm", "before-norm")
+    whole = parity.run(context)
+    assert not (tmp_path / "layer.pt").exists(), "a short one keeps nothing"
+    monkeypatch.setattr(parity, "_SAVE_S", 0.0)
+    layers: list[float] = []
+
+    def progress(context: Context, done: float, *_given: Any, **_more: Any) -> None:
+        layers.append(done)
+        if layers == [0, 1, 2, 3, 4]:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Context, "progress", progress)
+    with pytest.raises(KeyboardInterrupt):
+        parity.run(context)
+    assert parity.run(context) == whole
+    assert layers == [0, 1, 2, 3, 4, 4, 5, 6], "after three layers it was kept"
+
+
+def prepared(tmp_path: Path, shift: int, given: LastState, taken: LastState) -> Context:
+    """A step with a real model and states of it. given, taken: where the last state is, and is said to be."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
@@ -103,7 +131,7 @@ def test_parity_of_a_real_model(
     served = torch.stack([states[layer - shift] for layer in (2, 3, 4, 6)], dim=1)
     store(synthesis, served[:3], [5, 6, 7])
     (synthesis / "samples.jsonl").write_text(json.dumps(ROW) + "\n")
-    context = Context(
+    return Context(
         run="r",
         step="parity",
         attempt=1,
@@ -119,6 +147,3 @@ def test_parity_of_a_real_model(
         interpreters={},
         progress_file=tmp_path / "progress.json",
     )
-    seen = parity.run(context)
-    assert (seen["samples"], seen["positions"]) == (1, 3)
-    assert parity.gate(seen, VALUES).decision is decision
