@@ -104,9 +104,9 @@ def _trained(context: Context, baseline: Baseline) -> Mapping[str, Json]:
         max_length=max(len(row["input_ids"]) for row in rows),
         dtype=arithmetic["dtype"],
     )
-    curve, checkpoint = specforge.train(plan, context.kept, launcher, specforge.reporter(context))
+    trained = specforge.train(plan, context.kept, launcher, specforge.reporter(context))
     exported = context.out / "drafter"
-    specforge.export(checkpoint, config, vocab_map, exported, launcher, context.scratch / "export.log")
+    specforge.export(trained.checkpoint, config, vocab_map, exported, launcher, context.scratch / "export.log")
     for name in ("train.yaml", "train.log"):
         shutil.copy(context.kept / name, context.out / name)
     kept = sum(count for token, count in counts.items() if mapping["t2d"][token])
@@ -116,8 +116,8 @@ def _trained(context: Context, baseline: Baseline) -> Mapping[str, Json]:
         "samples": len(rows),
         "tokens": sum(len(row["input_ids"]) for row in rows),
         "steps": baseline.steps,
-        "loss": curve.loss,
-        "accuracy": curve.accuracy,
+        "loss": trained.curve.loss,
+        "accuracy": trained.curve.accuracy,
         "vocab": {
             "target": target_config["vocab_size"],
             "draft": drafter.draft_vocab_size,

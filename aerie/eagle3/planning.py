@@ -155,8 +155,10 @@ def _finetune(profile: Profile, figures: Figures, measured: Measured | None) -> 
     epochs = profile.finetune.epochs
     tok_s, source = figures.train_tok_s, "assumed"
     if measured:
-        tok_s, source = measured.evidence["tokens"] * measured.evidence["epochs"] / measured.seconds, "as measured"
-        counts = _captured(profile, figures, measured.evidence["tokens"] / measured.evidence["samples"])
+        evidence = measured.evidence
+        done = evidence.get("epochs_done", evidence["epochs"])  # evidence of an older run has all of them done
+        tok_s, source = evidence["tokens"] * done / measured.seconds, "as measured"
+        counts = _captured(profile, figures, evidence["tokens"] / evidence["samples"])
     checkpoints = (figures.checkpoints + 1) * figures.checkpoint_bytes
     gpus = profile.engine.gpus
     return Budget(
@@ -169,9 +171,10 @@ def _finetune(profile: Profile, figures: Figures, measured: Measured | None) -> 
         seconds=epochs * counts.tokens / tok_s,
         basis=(
             f"{counts.feature_bytes:,} bytes of features, uncompressed for the trainer, and {figures.checkpoints} "
-            f"checkpoints and the last one's copy of {figures.checkpoint_bytes:,} bytes each",
+            f"checkpoints and the best one's copy of {figures.checkpoint_bytes:,} bytes each",
             f"{epochs} epochs over {counts.tokens:,.0f} tokens at {tok_s:,.0f}/s, {source}"
-            + (f", which {', '.join(profile.finetune.hosts)} may raise" if profile.finetune.hosts else ""),
+            + (f", which {', '.join(profile.finetune.hosts)} may raise" if profile.finetune.hosts else "")
+            + ("; less where it ends early" if profile.finetune.patience else ""),
         ),
         smaller=(
             f"features that were compressed as the states are would take {counts.kept_bytes / 1e9:.0f} GB, and no "

@@ -165,6 +165,10 @@ class Finetune(_Values):
     held_out: Annotated[
         float, Field(gt=0, le=0.5, description="share of the samples that training leaves out, to judge the drafter by")
     ] = 0.05
+    patience: Annotated[
+        int, Field(ge=0, description="epochs without a gain on those samples after which it ends; 0: all are trained")
+    ] = 0
+    least_gain: Annotated[float, Field(ge=0, lt=1, description="in τ on those samples; less counts as none")] = 0
     hosts: Annotated[list[str], Field(description="of the inventory, that train along with this one")] = []
     address: Annotated[str, Field(description="of this host, on which `hosts` reach it; it listens there alone")] = ""
     inventory: Annotated[str, Field(description="path of the inventory with `hosts`; empty: the checkout's")] = ""

@@ -29,6 +29,7 @@ def run(
 ) -> None:
     """Run SpecForge's command line; its output goes on in `log`. Other hosts take part in "train" alone.
 
+    on_line: is given every line; what it raises ends all processes, those of other hosts too, and is raised here.
     needed: what it reads beside the log's folder.
     Raises AerieError where it, or another host's part of it, ends with something else than 0.
     """
@@ -69,7 +70,7 @@ def _run(
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     last: deque[str] = deque(maxlen=_LOG_LINES)
     with (
-        open(log, "a", encoding="utf-8") as file,
+        open(log, "a", encoding="utf-8", buffering=1) as file,  # what is acted on has to be found there again
         subprocess.Popen(
             command,
             env={**environment, **variables},

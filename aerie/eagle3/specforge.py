@@ -3,26 +3,26 @@
 Nothing here imports SpecForge but `vocabulary_map`: it runs as a process of its own, with its log beside its result.
 """
 
-import ast
 import importlib.metadata
 import json
 import math
-import re
 import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
-from dataclasses import dataclass, field
+from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
 
+from aerie.eagle3.checkpoints import RUN_ID, Checkpoints
 from aerie.eagle3.compute import Launcher
+from aerie.eagle3.curve import Curve
 from aerie.eagle3.head import Head
 from aerie.eagle3.running import run
-from aerie.engines.acceptance import tau_of
+from aerie.eagle3.stopping import Enough, Patience, best, ended_early
 from aerie.errors import AerieError
 from aerie.runbook.step import Context, Json, write_atomic
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "Curve",
     "Plan",
+    "Trained",
     "check_start",
     "draft_config",
     "export",
@@ -43,7 +43,6 @@ __all__ = [
     "vocabulary_map",
 ]
 
-_RUN_ID = "drafter"
 _SAVES = 20  # checkpoints of a training: what a kill costs is at most a twentieth of it
 _CHECKPOINTS = 3  # that lie on the disk at once; the best one by held-out samples may be a fourth
 
@@ -52,7 +51,7 @@ _CHECKPOINTS = 3  # that lie on the disk at once; the best one by held-out sampl
 class Plan:
     """One training. target: whose lm_head and embedding it uses; start: an exported drafter whose weights it begins
     with, None begins at random ones; batch: samples of each process in a step; held_out: features that the drafter is
-    judged by after every epoch, None judges by none.
+    judged by after every epoch, None judges by none; patience: with it those evaluations may end the training early.
 
     vocab_map is not optional: on a start from weights without it SpecForge 0.2.0 counts a new map from the new data,
     keeps the rows of lm_head where they were, and says nothing.
@@ -72,72 +71,19 @@ class Plan:
     ttt_length: int
     max_length: int
     dtype: str  # of weights, states and loss in the training, as step preflight chose it; an export is bf16 always
+    patience: Patience | None = None
 
 
-@dataclass(slots=True)
-class Curve:
-    """What the trainer logged. loss: [step, loss] of every logged step; accuracy: per drafted position, of one training
-    batch, the last; evaluations: [step, accuracy per position over all held-out samples].
-
-    An accuracy is teacher-forced: a position's right drafts among all places of the answers, each drafted after the
-    answer's own tokens and the drafter's own states (SpecForge 0.2.0, eagle3/model.py, read). Serving has the same
-    inputs where the drafts before were accepted, so it compares with acceptance given that, not with by_position.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """A finished training. checkpoint: the folder of the one that goes on, of step `kept`: the best one by the held-out
+    samples, or the last one where there are none; steps: that were done, fewer than planned where it ended early.
     """
 
-    loss: list[tuple[int, float]] = field(default_factory=list)
-    accuracy: list[float] = field(default_factory=list)
-    evaluations: list[tuple[int, list[float]]] = field(default_factory=list)
-
-    def read(self, line: str) -> int | None:
-        """Take in one line of the log; the step that it reports, if it is a new one: every process reports it.
-
-        Raises AerieError on a loss that is not finite.
-        """
-        # Several processes write into one pipe, and the end of a line may come after another one's whole line.
-        reports = re.finditer(r"step (\d+): (\{[^{}]*\})", line)
-        new = [step for report in reports if (step := self._take(int(report[1]), report[2])) is not None]
-        return new[-1] if new else None
-
-    def _take(self, step: int, metrics_text: str) -> int | None:
-        # The trainer prints a dict's repr, in which a broken loss is the bare name nan or inf.
-        metrics = ast.literal_eval(re.sub(r"\b(nan|inf)\b", "'\\1'", metrics_text))
-        if evaluated := metrics.get("eval/per_position_acc"):
-            if not self.evaluations or step > self.evaluations[-1][0]:
-                self.evaluations.append((step, evaluated))
-            return None
-        if self.loss and step <= self.loss[-1][0]:
-            return None
-        loss = float(metrics["loss"])
-        if not math.isfinite(loss):
-            raise AerieError(
-                f"trainer, step {step}",
-                seen=loss,
-                expected="a finite loss",
-                remedy="Lower the learning rate, and look for states that are not finite.",
-            )
-        self.loss.append((step, loss))
-        positions = sorted(
-            (int(key.removeprefix("acc_")), value) for key, value in metrics.items() if _is_accuracy(key)
-        )
-        self.accuracy = [float(value) for _, value in positions]
-        return step
-
-    def cut(self, step: int) -> None:
-        """Forget what was logged after `step`: it is trained again."""
-        self.loss = [logged for logged in self.loss if logged[0] <= step]
-        self.evaluations = [logged for logged in self.evaluations if logged[0] <= step]
-
-    def evaluated(self, steps: int) -> dict[str, Json]:
-        """{eval_accuracy: by position after step `steps`, empty where that was not logged; eval_tau: [step, τ]}."""
-        last = [accuracy for step, accuracy in self.evaluations if step == steps]
-        return {
-            "eval_accuracy": last[0] if last else [],
-            "eval_tau": [(step, tau_of(accuracy)) for step, accuracy in self.evaluations],
-        }
-
-
-def _is_accuracy(key: str) -> bool:
-    return re.fullmatch(r"acc_\d+", key) is not None
+    curve: Curve
+    checkpoint: Path
+    kept: int
+    steps: int
 
 
 def trainer() -> Json:
@@ -183,48 +129,76 @@ def steps_of(plan: Plan, launcher: Launcher) -> int:
     return steps if plan.max_steps is None else min(steps, plan.max_steps)
 
 
-def train(
-    plan: Plan, folder: Path, launcher: Launcher, progress: Callable[[int, int, Curve], None]
-) -> tuple[Curve, Path]:
-    """(curve, checkpoint folder) of a finished training in `folder`, which gets the configuration and the log too.
+def train(plan: Plan, folder: Path, launcher: Launcher, progress: Callable[[int, int, Curve], None]) -> Trained:
+    """A training in `folder`, which gets the configuration and the log too, to its end.
 
     Goes on from the last checkpoint there, if it is of this very training. progress is called with (steps done,
     steps, curve so far). Raises AerieError when SpecForge fails, when a loss is not finite, and when it ends at another
-    step than planned.
+    step than planned or without the checkpoint of its best evaluation.
     """
-    steps = steps_of(plan, launcher)
+    steps, interval, log = steps_of(plan, launcher), _interval(plan, launcher), folder / "train.log"
     plan.target.write(folder / "target")
-    configuration, log, path = (
-        _configuration(plan, folder, launcher, steps),
-        folder / "train.log",
-        folder / "train.yaml",
-    )
-    latest = folder / "output" / f"{_RUN_ID}-latest"
-    curve = Curve()
-    if path.exists() and yaml.safe_load(path.read_bytes()) == configuration and latest.exists():
-        for line in log.read_text(encoding="utf-8").splitlines():
-            curve.read(line)
-        curve.cut(_step(latest))
-    else:  # of another number of GPUs, say, with which SpecForge cannot go on
-        shutil.rmtree(folder / "output", ignore_errors=True)
-        log.unlink(missing_ok=True)
-    write_atomic(path, yaml.safe_dump(configuration).encode())
+    there = Checkpoints(folder=folder / "output", processes=launcher.processes)
+    curve = _so_far(_configuration(plan, folder, launcher, steps), folder)
 
     def on_line(line: str) -> None:
         step = curve.read(line)
         if step is not None:
             progress(step, steps, curve)
+        if ended_early(curve.evaluations, plan.patience, steps):
+            raise Enough
 
-    if not latest.exists() or _step(latest) < steps:
-        run(["train", "-c", str(path), *_resume(plan, latest)], log, launcher, on_line, _needed(plan))
-    if _step(latest) != steps:
-        raise AerieError(
-            "trainer",
-            seen=latest.resolve().name,
-            expected=f"a checkpoint of step {steps}",
-            remedy=f"Read {log}: samples were dropped, or the training stopped early.",
-        )
-    return curve, latest.resolve()
+    # Before anything is forgotten: the evaluation that ends a training leaves no checkpoint, for it is not the best.
+    if done := _done(plan, there, curve, steps, interval):
+        return done
+    start = _take_up(there, curve, folder, interval)
+    with suppress(Enough):
+        run(["train", "-c", str(folder / "train.yaml"), *_start(plan, start)], log, launcher, on_line, _needed(plan))
+    if done := _done(plan, there, curve, steps, interval):
+        return done
+    raise AerieError(
+        "trainer",
+        seen=f"checkpoints of steps {', '.join(map(str, there.whole()))}, that of step {there.best()} as the best one",
+        expected=f"one of step {steps}, and that of step {best(curve.evaluations)} as the best one",
+        remedy=f"Read {log}: samples were dropped, or the training ended by itself.",
+    )
+
+
+def _so_far(configuration: Json, folder: Path) -> Curve:
+    """What the log says of this very training; nothing of another one is left."""
+    log, path = folder / "train.log", folder / "train.yaml"
+    curve = Curve()
+    if path.exists() and yaml.safe_load(path.read_bytes()) == configuration and log.exists():
+        for line in log.read_text(encoding="utf-8").splitlines():
+            curve.read(line)
+    else:  # of another number of GPUs, say, with which SpecForge cannot go on
+        shutil.rmtree(folder / "output", ignore_errors=True)
+        log.unlink(missing_ok=True)
+    write_atomic(path, yaml.safe_dump(configuration).encode())
+    return curve
+
+
+def _take_up(there: Checkpoints, curve: Curve, folder: Path, interval: int | None) -> Path | None:
+    """The checkpoint from which the training goes on, None for its begin; what came after is forgotten."""
+    step = there.to_go_on_from(curve.evaluations, interval)
+    curve.cut(step)
+    if step:
+        there.forget_after(step)
+        return there.whole()[step]
+    shutil.rmtree(there.folder, ignore_errors=True)
+    (folder / "train.log").unlink(missing_ok=True)
+    return None
+
+
+def _done(plan: Plan, there: Checkpoints, curve: Curve, steps: int, interval: int | None) -> Trained | None:
+    """The training, where it has come to its end with the checkpoint of its best evaluation."""
+    early, the_best = ended_early(curve.evaluations, plan.patience, steps), best(curve.evaluations)
+    kept = the_best or steps
+    checkpoint = there.whole().get(kept)
+    is_over = early or there.to_go_on_from(curve.evaluations, interval) == steps
+    if not is_over or checkpoint is None or there.best() != the_best:
+        return None
+    return Trained(curve=curve, checkpoint=checkpoint, kept=kept, steps=early or steps)
 
 
 def _configuration(plan: Plan, folder: Path, launcher: Launcher, steps: int) -> Json:
@@ -255,14 +229,18 @@ def _configuration(plan: Plan, folder: Path, launcher: Launcher, steps: int) -> 
             "log_interval": max(1, steps // 50),
             "save_interval": math.ceil(steps / _SAVES),
             "max_checkpoints": _CHECKPOINTS,
-            # Of an epoch, so that the last step is evaluated too: it has as many steps as any.
-            **({"eval_interval": steps_per_epoch(plan.samples, plan.batch, launcher)} if plan.held_out else {}),
+            **({"eval_interval": interval} if (interval := _interval(plan, launcher)) else {}),
             **launcher.options,
         },
         "deployment": {"trainer": _topology(launcher)},
         "output_dir": str(folder / "output"),
-        "run_id": _RUN_ID,
+        "run_id": RUN_ID,
     }
+
+
+def _interval(plan: Plan, launcher: Launcher) -> int | None:
+    """Steps between two evaluations: an epoch, so that the last step is evaluated too; None without any."""
+    return steps_per_epoch(plan.samples, plan.batch, launcher) if plan.held_out else None
 
 
 def _needed(plan: Plan) -> list[Path]:
@@ -278,15 +256,11 @@ def _topology(launcher: Launcher) -> Json:
     return topology
 
 
-def _resume(plan: Plan, latest: Path) -> list[str]:
-    """Where the training begins, as SpecForge takes it: at its own last checkpoint, or at a drafter's weights."""
-    if latest.exists():
-        return [f"training.resume_from={latest.resolve()}"]
+def _start(plan: Plan, checkpoint: Path | None) -> list[str]:
+    """Where the training begins, as SpecForge takes it: at a checkpoint of its own, or at a drafter's weights."""
+    if checkpoint:
+        return [f"training.resume_from={checkpoint}"]
     return [f"model.draft_checkpoint_path={plan.start}"] if plan.start else []
-
-
-def _step(checkpoint: Path) -> int:
-    return int(checkpoint.resolve().name.rpartition("-step")[2]) if checkpoint.exists() else 0
 
 
 def reporter(context: Context) -> Callable[[int, int, Curve], None]:

@@ -12,6 +12,10 @@ __all__ = ["SCHEMA", "Evidence", "Span", "expectations", "summarize"]
 
 SCHEMA = "aerie.report/1"
 _COMPARED = ("ran", "engine", "why", "engines", "ways", "best", "is_shown", "acceptance", "plain", "reasons")
+_TRAINED = (
+    "trainer", "samples", "tokens", "epochs", "epochs_done", "steps", "ended", "kept",
+    "accuracy", "eval_accuracy", "eval_tau",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +77,7 @@ def summarize(
         "drafters": {name: _drafter(control, name) for name in DRAFTERS},
         "gain": _gain(control),
         "throughput": _throughput(control),
-        "training": {
-            step: _pick(
-                evidence.get(step), "trainer", "samples", "tokens", "epochs", "steps", "accuracy", "eval_accuracy"
-            )
-            for step in ("baseline-drafter", "finetune")
-        },
+        "training": {step: _pick(evidence.get(step), *_TRAINED) for step in ("baseline-drafter", "finetune")},
         "parity": _parity(evidence.get("parity"), values),
         "lossless": _pick(
             evidence.get("lossless"), "prompts", "equal", "near_ties", "unexplained", "near_tie_nats", "arms"

@@ -6,7 +6,10 @@ from typing import Any
 import pytest
 
 from aerie.eagle3 import features, finetune
+from aerie.eagle3.curve import Curve
 from aerie.eagle3.features import Features
+from aerie.eagle3.profile import Finetune
+from aerie.eagle3.specforge import Trained
 from aerie.errors import AerieError
 
 
@@ -85,3 +88,21 @@ def test_all_turns_of_a_conversation_are_held_out_or_none() -> None:
 def test_enough_is_held_out(samples: int, at_least: int, count: int) -> None:
     ids = [str(number) for number in range(samples)]
     assert len(finetune.held_out(ids, 0.05, at_least=at_least)) == count
+
+
+@pytest.mark.parametrize(
+    ("steps", "kept", "ended"),
+    [
+        (100, 4, "all epochs were done"),
+        (60, 2, "the last 1 evaluations had no gain of 0.01 or more on the held-out samples"),
+    ],
+    ids=["to its end", "early"],
+)
+def test_the_evidence_is_that_of_the_epoch_that_was_kept(steps: int, kept: int, ended: str) -> None:
+    values = Finetune(epochs=5, batch=4, learning_rate=1e-3, patience=1, least_gain=0.01)
+    curve = Curve(evaluations=[(20 * epoch, [0.1 * epoch]) for epoch in range(1, 6)])
+    done = Trained(curve=curve, checkpoint=Path("c"), kept=20 * kept, steps=steps)
+    evidence = finetune.training(done, values, per_epoch=20)
+    assert evidence["eval_accuracy"] == [0.1 * kept]
+    assert (evidence["kept"], evidence["ended"]) == ({"step": 20 * kept, "epoch": kept}, ended)
+    assert (evidence["epochs"], evidence["epochs_done"], evidence["steps"]) == (5, steps // 20, steps)

@@ -205,6 +205,8 @@ def test_measured_rates_win(kimi: Profile) -> None:
     assert found.disk_bytes == pytest.approx(10_000 * 1_000 * 57_344 * 0.66, abs=1)
     trained = budget("finetune", kimi, {"tokens": 500_000, "samples": 500, "epochs": 2}, seconds=100.0)
     assert trained.seconds == pytest.approx(5 * 10_000_000 / 10_000)
+    evidence = {"tokens": 500_000, "samples": 500, "epochs": 5, "epochs_done": 2}  # ended early; the next may not
+    assert budget("finetune", kimi, evidence, seconds=100.0) == trained
     runs = [{"concurrency": 1, "tok_s": 100.0}, {"concurrency": 32, "tok_s": None}]
     served = budget("serve-base", kimi, {"start_s": 80.0, "bench": {"runs": runs}})
     assert served.seconds == pytest.approx(80 + 40_960 / 100 + 40_960 / 1167)

@@ -7,8 +7,9 @@ import pytest
 
 from aerie.eagle3 import features, specforge
 from aerie.eagle3.compute import CPU, Launcher, on_gpus
+from aerie.eagle3.curve import Curve
 from aerie.eagle3.head import Head
-from aerie.eagle3.specforge import Curve, Plan
+from aerie.eagle3.specforge import Plan
 from aerie.errors import AerieError
 
 # As specforge 0.2.0 printed it, shortened.

@@ -1,6 +1,5 @@
 """Several hosts that train together: here all of them are this machine, each with a torchrun of its own."""
 
-import json
 import os
 import subprocess
 import sys
@@ -13,9 +12,10 @@ from typing import Any
 import pytest
 
 from aerie import inventory
-from aerie.eagle3 import agent, compute, head, planning, running, specforge, together
-from aerie.eagle3.features import write_feature
+from aerie.eagle3 import agent, compute, planning, running, specforge, together
+from aerie.eagle3.curve import Curve
 from aerie.eagle3.profile import Finetune, Profile
+from aerie.eagle3.stopping import Enough
 from aerie.eagle3.together import Together
 from aerie.errors import AerieError, UsageError
 from aerie.paths import repository
@@ -23,16 +23,13 @@ from aerie.runbook import spec
 from aerie.runbook.step import Context
 
 HELLO = {"marker": "m", "missing": [], "code": "c1", "packages": {"torch": "2"}, "gpus": 8, "interface": "eth0"}
-CONFIG = {
-    "hidden_size": 64,
-    "vocab_size": 128,
-    "num_hidden_layers": 6,
-    "rms_norm_eps": 1e-6,
-    "max_position_embeddings": 256,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+ENDLESS = """import os, pathlib, sys, time
+pathlib.Path(sys.argv[2], os.environ["RANK"] + " works").touch()
+for step in range(100_000):
+    if os.environ["RANK"] == "0":
+        print(f"step {step}", flush=True)
+    time.sleep(0.05)
+"""
 SLEEPER = "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit('it broke')\ntime.sleep(300)\n"
 
 
@@ -52,47 +49,11 @@ def second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Together:
 
 @pytest.fixture
 def plan(tmp_path: Path) -> specforge.Plan:
-    """A training of 16 steps for 2 processes, on states of a target with nothing but a head."""
-    torch = pytest.importorskip("torch")
+    """A training of 16 steps for 2 processes."""
     pytest.importorskip("specforge")
-    from safetensors.torch import save_file
+    import small_training
 
-    torch.manual_seed(0)
-    (tmp_path / "model").mkdir()
-    names = ("lm_head.weight", "model.embed_tokens.weight")
-    weights = {name: torch.randn(128, 64).bfloat16() for name in names} | {"model.norm.weight": torch.ones(64)}
-    save_file(weights, tmp_path / "model" / "model.safetensors")
-    (tmp_path / "model" / "config.json").write_text(json.dumps(CONFIG))
-    drafter = specforge.draft_config(CONFIG, draft_vocab_size=64, aux_layers=[2, 3, 4])
-    (tmp_path / "drafter.json").write_text(json.dumps(drafter))
-    torch.save({"d2t": torch.zeros(64, dtype=torch.int64), "t2d": torch.arange(128) < 64}, tmp_path / "map.pt")
-    for folder, count in (("features", 32), ("held-out", 8)):
-        (tmp_path / folder).mkdir()
-        for number in range(count):
-            write_feature(
-                tmp_path / folder / f"{number:06d}.ckpt",
-                input_ids=torch.randint(3, 60, (20,)).tolist(),
-                loss_mask=[0] * 5 + [1] * 15,
-                aux=torch.randn(20, 3, 64),
-                last=torch.randn(20, 64),
-                dtype="float32",
-            )
-    return specforge.Plan(
-        target=head.of(tmp_path / "model"),
-        drafter_config=tmp_path / "drafter.json",
-        vocab_map=tmp_path / "map.pt",
-        features=tmp_path / "features",
-        held_out=tmp_path / "held-out",
-        start=None,
-        samples=32,
-        epochs=2,
-        max_steps=None,
-        batch=2,
-        learning_rate=1e-3,
-        ttt_length=2,
-        max_length=64,
-        dtype="float32",
-    )
+    return small_training.plan(tmp_path, samples=16, held_out=8, epochs=2, learning_rate=1e-3)
 
 
 def at_work(folder: Path) -> Iterator[Any]:
@@ -108,7 +69,7 @@ def test_two_hosts_train_as_two_processes_of_one_do(plan: specforge.Plan, second
     listening = set()
     logs = set()
 
-    def look(step: int, steps: int, curve: specforge.Curve) -> None:
+    def look(step: int, steps: int, curve: Curve) -> None:
         if step == 8:
             logs.update(path.name for path in (tmp_path / "both" / "hosts").rglob("*.log"))
             for process in at_work(tmp_path / "both"):
@@ -117,12 +78,13 @@ def test_two_hosts_train_as_two_processes_of_one_do(plan: specforge.Plan, second
     alone = replace(compute.CPU, processes=2, environment={**compute.CPU.environment, "OMP_NUM_THREADS": "1"})
     for name, launcher in (("one", alone), ("both", replace(alone, together=second))):
         (tmp_path / name).mkdir()
-        curve, checkpoint = specforge.train(plan, tmp_path / name, launcher, look)
-        assert (checkpoint.name, len(curve.loss)) == ("drafter-step16", 16)
+        done = specforge.train(plan, tmp_path / name, launcher, look)
+        curve = done.curve
+        assert (done.steps, len(curve.loss)) == (16, 16)
         if name == "one":
             expected = curve
     assert (curve.loss, curve.evaluations) == (expected.loss, expected.evaluations)
-    assert sorted(path.name for path in checkpoint.glob("*rank*")) == [
+    assert sorted(path.name for path in done.checkpoint.glob("*rank*")) == [
         "training_state_rank0.pt",
         "training_state_rank1.pt",
     ]
@@ -140,6 +102,27 @@ def test_a_host_whose_part_fails_ends_the_others(second: Together, tmp_path: Pat
         running.run(["train", str(tmp_path)], tmp_path / "train.log", launcher, lambda line: None)
     assert "it broke" in failed.value.remedy
     assert time.monotonic() - began < 120
+    assert list(at_work(tmp_path)) == []
+
+
+def test_a_training_that_is_ended_here_ends_on_the_others(second: Together, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "trainer.py").write_text(ENDLESS)
+    here = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{repository()}"}
+    launcher = compute.Launcher(module="trainer", environment=here, options={}, processes=2, together=second)
+    seen = []
+
+    def on_line(line: str) -> None:
+        seen.append(line)
+        if line.startswith("step 3") and (tmp_path / "1 works").exists():
+            raise Enough
+
+    began = time.monotonic()
+    with pytest.raises(Enough):
+        running.run(["train", str(tmp_path)], tmp_path / "train.log", launcher, on_line)
+    assert seen[-1].startswith("step 3")
+    assert (tmp_path / "train.log").read_text().endswith(seen[-1])
+    assert time.monotonic() - began < 60
     assert list(at_work(tmp_path)) == []
 
 

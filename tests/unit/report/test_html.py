@@ -162,3 +162,21 @@ def test_accuracy_on_samples_that_were_held_out_has_a_column_of_its_own(evidence
         ["0.900", "0.800", "0.700"],
         ["0.611", "0.522", "0.433"],
     ]
+
+
+def test_it_says_which_epoch_was_kept_and_why_the_training_ended(evidence):
+    ended = {
+        "epochs": 5,
+        "epochs_done": 3,
+        "ended": "the last 2 evaluations had no gain",
+        "kept": {"step": 190, "epoch": 1},
+        "eval_tau": [[190, 2.5], [380, 2.4], [570, 2.3]],
+    }
+    some = evidence | {"finetune": evidence["finetune"] | ended}
+    text = " ".join(re.sub(r"<[^>]+>", "", html.page(recorded.summary(some), some)).split())
+    assert (
+        "3 of 5 epochs: the last 2 evaluations had no gain, and the weights of epoch 1 were kept; "
+        "τ on the held-out samples by epoch: 2.500, 2.400, 2.300" in text
+    )
+    older = " ".join(re.sub(r"<[^>]+>", "", html.page(recorded.summary(evidence), evidence)).split())
+    assert "2 of 2 epochs finetune" in older
