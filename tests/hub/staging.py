@@ -65,8 +65,8 @@ class Staging:
     def end(self) -> None:
         """Leave nothing running that a test which failed had started."""
         for process in self.processes:
-            if process.poll() is None:
-                process.kill()
+            process.kill()
+            if process.stdout and not process.stdout.closed:
                 process.communicate()
 
     def stage(self, *, prelude: str = "", **changes: Any) -> dict[str, Any]:
@@ -142,9 +142,9 @@ class Staging:
 
 
 def ended(process: "subprocess.Popen[str]") -> str:
-    """What a process printed when it has ended, within a minute."""
+    """What a process printed when it has ended, within five minutes."""
     try:
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=300)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
@@ -189,7 +189,7 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def until(what: str, holds: Callable[[], Any], within_s: float = 20) -> Any:
+def until(what: str, holds: Callable[[], Any], within_s: float = 120) -> Any:
     """Wait for something to be true, looking every few milliseconds; what it was."""
     end = time.monotonic() + within_s
     while not (found := holds()):

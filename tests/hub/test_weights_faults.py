@@ -29,6 +29,7 @@ SHARDS = sorted(path for path in FILES if path.endswith(".safetensors"))
 FIRST, SECOND, THIRD = SHARDS
 DEAD = [{"name": "dead", "url": "http://127.0.0.1:9/"}]  # nobody listens there
 BLOCK = 16 << 10  # aria2 continues at a multiple of it
+PATIENT_S = 600  # stall_s of a staging that is to wait for as long as the test does
 
 New = Callable[..., Staging]
 
@@ -85,6 +86,11 @@ def downloading(one: Staging, path: str, at_least: int = 1) -> Callable[[], bool
     return lambda: one.part(path).exists() and one.part(path).stat().st_size >= at_least
 
 
+def stuck(hub: Hub, path: str, times: int | None = None) -> None:
+    """Half of the file comes, and no more until the hub is mended: a test has the time that it needs."""
+    hub.fault("stall", path, times=times)
+
+
 def slow_to_hash(folder: Path, path: str) -> str:
     """A prelude: the first process that hashes this file takes a minute, which gives a test time to find it."""
     script = folder / "slow_hash.py"
@@ -92,7 +98,7 @@ def slow_to_hash(folder: Path, path: str) -> str:
         "import os, runpy, sys, time\n"
         f"if {path!r} in sys.argv[3] and not os.path.exists({str(folder / 'slow')!r}):\n"
         f"    open({str(folder / 'slow')!r}, 'x').close()\n"
-        "    time.sleep(60)\n"
+        "    time.sleep(600)\n"
         f"runpy.run_path({hash_file.__file__!r}, run_name='__main__')\n"
     )
     return f"from aerie.weights.onhost import hash_file; hash_file.__file__ = {str(script)!r}"
@@ -146,8 +152,8 @@ def test_a_plan_tells_what_is_missing_and_changes_nothing(new: New) -> None:
 
 
 def test_a_partial_file_survives_kill_9_of_the_staging_and_is_continued(hub: Hub, new: New) -> None:
-    hub.fault("slow", FIRST, rate_bytes_s=1_500_000)
-    one = new()
+    stuck(hub, FIRST)
+    one = new(stall_s=PATIENT_S)
     process = one.start()
     until("a part", downloading(one, FIRST, 1_000_000))
     kill_9(process)
@@ -162,8 +168,8 @@ def test_a_partial_file_survives_kill_9_of_the_staging_and_is_continued(hub: Hub
 
 
 def test_a_killed_downloader_costs_a_retry_that_continues(hub: Hub, new: New) -> None:
-    hub.fault("slow", FIRST, rate_bytes_s=1_500_000, times=1)
-    one = new(parallel=1)
+    stuck(hub, FIRST, times=1)
+    one = new(parallel=1, stall_s=PATIENT_S)
     process = one.start()
     until("a part", downloading(one, FIRST, 1_000_000))
     kill(children(process.pid, "aria2c")[0])
@@ -175,8 +181,8 @@ def test_a_killed_downloader_costs_a_retry_that_continues(hub: Hub, new: New) ->
 
 
 def test_no_downloader_outlives_a_killed_staging(hub: Hub, new: New) -> None:
-    hub.fault("slow", "*.safetensors", rate_bytes_s=100_000)
-    one = new()
+    hub.fault("stall", "*.safetensors")
+    one = new(stall_s=PATIENT_S)
     process = one.start()
     downloaders = until("three downloaders", lambda: len(found := children(process.pid, "aria2c")) >= 3 and found)
     kill_9(process)
@@ -242,8 +248,8 @@ def test_killed_at_ten_moments_nothing_wrong_has_a_stamp_and_the_work_goes_on(hu
 
 
 def test_asked_to_stop_a_staging_says_so_and_keeps_its_parts(hub: Hub, new: New) -> None:
-    hub.fault("slow", FIRST, rate_bytes_s=1_500_000)
-    one = new()
+    stuck(hub, FIRST)
+    one = new(stall_s=PATIENT_S)
     process = one.start()
     until("a part", downloading(one, FIRST, 100_000))
     process.send_signal(signal.SIGTERM)
@@ -392,12 +398,13 @@ def test_a_gate_is_met_before_the_first_byte(hub: Hub, new: New, tmp_path: Path,
 
 
 def test_a_token_opens_the_gate_and_goes_nowhere_else(hub: Hub, new: New, tmp_path: Path) -> None:
-    one = new(sources=[gated(hub, tmp_path, MEMBER)])
-    hub.fault("slow", FIRST, rate_bytes_s=1_500_000, times=1)
+    one = new(sources=[gated(hub, tmp_path, MEMBER)], stall_s=PATIENT_S)
+    stuck(hub, FIRST)
     begun = len(hub.requests())
     process = one.start()
     until("a downloader", downloading(one, FIRST))
     arguments = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children(process.pid, "aria2c")]
+    hub.mend()
     ended(process)
     assert one.outcome()["state"] == "done" and arguments and MEMBER.encode() not in b"".join(arguments)
     rows = hub.requests()[begun:]
@@ -511,12 +518,13 @@ def test_a_file_that_comes_shortened_is_fetched_again(hub: Hub, new: New) -> Non
 
 
 def test_a_hub_that_is_down_is_waited_for(hub: Hub, new: New) -> None:
-    hub.fault("slow", FIRST, rate_bytes_s=1_500_000, times=1)
-    one = new(tries=100)
+    stuck(hub, FIRST)
+    one = new(tries=1000, stall_s=PATIENT_S)
     process = one.start()
     until("a part", downloading(one, FIRST, 500_000))
     hub.stop()
     until("a failure", lambda: (one.job / "events.jsonl").exists() and one.events("failed"))
+    hub.mend()
     hub.start()
     ended(process)
     assert one.outcome()["state"] == "done"
@@ -549,10 +557,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_disk_that_fills_in_mid_shard_ends_the_staging_and_room_lets_it_go_on(
-    hub: Hub, new: New, small_disk: Path
+    hub: Hub, small_disk: Path, new: New
 ) -> None:
-    hub.fault("slow", FIRST, rate_bytes_s=1_500_000)
-    one = new(target=str(small_disk / "model@1"), parallel=1)
+    stuck(hub, FIRST)
+    one = new(target=str(small_disk / "model@1"), parallel=1, stall_s=PATIENT_S)
     process = one.start()
     until("a part", downloading(one, FIRST, 500_000))
     with open(small_disk / "filler", "wb", buffering=0) as filler:
@@ -561,12 +569,12 @@ def test_a_disk_that_fills_in_mid_shard_ends_the_staging_and_room_lets_it_go_on(
                 pass
         except OSError:
             pass
+    hub.mend()
     ended(process)
     error = one.outcome()["error"]
     assert process.returncode == 1 and "(free there: " in error["seen"] and "Make room" in error["remedy"]
     assert one.part(FIRST).stat().st_size >= 500_000
     one.assert_honest()
-    hub.mend()
     assert "bytes free" in one.stage()["error"]["seen"]  # now before the first byte
     (small_disk / "filler").unlink()
     assert one.stage()["state"] == "done"
@@ -574,8 +582,8 @@ def test_a_disk_that_fills_in_mid_shard_ends_the_staging_and_room_lets_it_go_on(
 
 
 def test_room_for_a_whole_file_is_taken_before_its_first_byte(hub: Hub, new: New) -> None:
-    hub.fault("slow", FIRST, rate_bytes_s=1_000_000)
-    one = new()
+    stuck(hub, FIRST)
+    one = new(stall_s=PATIENT_S)
     process = one.start()
     until("a part", downloading(one, FIRST, 100_000))
     part = one.part(FIRST).stat()
@@ -593,7 +601,7 @@ def own_tmpfs(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", folder], check=True)
 
 
-def test_a_read_only_target_is_refused_and_a_whole_one_is_fine(hub: Hub, new: New, own_tmpfs: Path) -> None:
+def test_a_read_only_target_is_refused_and_a_whole_one_is_fine(hub: Hub, own_tmpfs: Path, new: New) -> None:
     one = new(target=str(own_tmpfs / "model@1"))
     remount(own_tmpfs, "ro")
     error = one.stage()["error"]
@@ -608,7 +616,7 @@ def test_a_read_only_target_is_refused_and_a_whole_one_is_fine(hub: Hub, new: Ne
     assert "ead-only" in one.stage()["error"]["seen"]
 
 
-def test_parts_on_another_file_system_are_refused(new: New, own_tmpfs: Path) -> None:
+def test_parts_on_another_file_system_are_refused(own_tmpfs: Path, new: New) -> None:
     one = new()
     (one.target / ".aerie").mkdir(parents=True)
     (one.target / ".aerie/parts").symlink_to(own_tmpfs)
@@ -616,14 +624,13 @@ def test_parts_on_another_file_system_are_refused(new: New, own_tmpfs: Path) -> 
 
 
 def test_a_second_staging_of_the_same_model_says_who_holds_it(hub: Hub, new: New, tmp_path: Path) -> None:
-    hub.fault("slow", FIRST, rate_bytes_s=1_500_000)
-    one = new()
+    stuck(hub, FIRST)
+    one = new(stall_s=PATIENT_S)
     process = one.start()
     until("a part", downloading(one, FIRST))
-    process.send_signal(signal.SIGSTOP)
     second = new(target=str(one.target))
     error = second.stage()["error"]
-    process.send_signal(signal.SIGCONT)
+    hub.mend()
     assert f"process {process.pid} since" in error["seen"]
     ended(process)
     assert one.outcome()["state"] == "done"

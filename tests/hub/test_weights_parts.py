@@ -123,8 +123,8 @@ def test_a_wrong_beginning_is_found_said_of_whom_and_not_taken_again(hub: Hub, n
 
 
 def test_killed_in_the_middle_of_a_piece_a_staging_goes_on_from_there(hub: Hub, new: New) -> None:
-    one = new(peers=peer_with(hub, FILES[SHARD][:2_000_000]))
-    hub.fault("slow", f"/files/aerie-lab/peer/*{PART}", rate_bytes_s=2_000_000)
+    one = new(peers=peer_with(hub, FILES[SHARD][:2_000_000]), stall_s=600)
+    hub.fault("stall", f"/files/aerie-lab/peer/*{PART}")  # half a piece, and no more until the hub is mended
     process = one.start(prelude=EVERY_BYTE)
     until("a piece", lambda: one.part(SHARD).exists() and one.part(SHARD).stat().st_size > 100_000)
     process.kill()
@@ -160,8 +160,8 @@ class Ranges(http.server.SimpleHTTPRequestHandler):
 
 
 def test_two_hosts_hand_on_a_file_while_it_comes(hub: Hub, new: New) -> None:
-    first = new()
-    hub.fault("slow", f"*{SHARD}", rate_bytes_s=1_500_000)
+    first = new(stall_s=600)
+    hub.fault("stall", f"*{SHARD}")  # half of it, and no more until the hub is mended
     with http.server.ThreadingHTTPServer(
         ("127.0.0.1", 0), functools.partial(Ranges, directory=str(first.target))
     ) as server:
@@ -170,10 +170,12 @@ def test_two_hosts_hand_on_a_file_while_it_comes(hub: Hub, new: New) -> None:
         often = f"{EVERY_BYTE}; from aerie.weights.onhost import fetch, peers; fetch.TELL_S = peers.INTERVAL_S = 0.2"
         process = first.start(prelude=often, peers=[{"name": "second", "url": "http://127.0.0.1:9/"}])
         second = new(peers=[{"name": "first", "url": url}], position=1, may_use_origin=False)
-        outcome = second.stage(prelude=often)
-        ended(process)
+        follows = second.start(prelude=often)
+        until("a beginning at the second", lambda: second.part(SHARD).exists() and second.part(SHARD).stat().st_size)
+        hub.mend()
+        said = ended(process), ended(follows)
         server.shutdown()
-    assert (first.outcome()["state"], outcome["state"]) == ("done", "done")
+    assert (first.outcome()["state"], second.outcome()["state"]) == ("done", "done"), said
     second.assert_whole()
     taken = fetched(second)
     assert len(taken) >= 2 and taken[0] == ("first", "part", 0) and {source for source, *_ in taken} == {"first"}

@@ -101,7 +101,7 @@ def test_a_host_whose_part_fails_ends_the_others(second: Together, tmp_path: Pat
     with pytest.raises(AerieError, match="host second: its part of the training: 'exit status 1'") as failed:
         running.run(["train", str(tmp_path)], tmp_path / "train.log", launcher, lambda line: None)
     assert "it broke" in failed.value.remedy
-    assert time.monotonic() - began < 120
+    assert time.monotonic() - began < 250  # SLEEPER's other rank would go on for 300
     assert list(at_work(tmp_path)) == []
 
 

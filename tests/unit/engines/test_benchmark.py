@@ -58,8 +58,23 @@ def take(*endpoints, within=None, **changes):
     return document.take(spec(*endpoints, **changes), within or {}, lambda done, total, what: None)
 
 
-def test_a_known_rate_is_measured_and_the_faster_server_told(plain, drafted):
-    result = take(plain, drafted, within={"tpot": 15.0})
+def measured(slower):
+    """Two servers whose tokens come every 20 and every 10 ms, or so many times slower."""
+    with serving(60, 20 * slower) as plain, serving(60, 10 * slower, 4) as drafted:
+        result = take(
+            Endpoint(name="plain", url=plain), Endpoint(name="drafted", url=drafted), within={"tpot": 15.0 * slower}
+        )
+    off = [row.tpot_ms.median / {"plain": 20, "drafted": 10}[row.arm] / slower for row in result.rows]
+    is_near = off == pytest.approx([1] * len(off), rel=0.25)
+    return result, is_near and all(one.tpot.value == pytest.approx(0.5, rel=0.25) for one in result.comparisons)
+
+
+def test_a_known_rate_is_measured_and_the_faster_server_told():
+    # A busy machine delays answers by tens of milliseconds, in which a fast pace is lost, and a slow one is not.
+    for slower in (1, 4, 16):
+        result, is_near = measured(slower)
+        if is_near:
+            break
     rows = {(row.arm, row.concurrency): row for row in result.rows}
     assert set(rows) == {(arm, users) for arm in ("plain", "drafted") for users in (1, 4)}
     for (arm, users), row in rows.items():
@@ -67,7 +82,7 @@ def test_a_known_rate_is_measured_and_the_faster_server_told(plain, drafted):
         assert row.output_tokens == 9 * row.requests
         assert row.ttft_ms.median >= 60
         # The server's pace is fixed from the request on; a late first token shortens what is left by as much.
-        assert row.tpot_ms.median == pytest.approx({"plain": 20, "drafted": 10}[arm], rel=0.25)
+        assert row.tpot_ms.median == pytest.approx({"plain": 20, "drafted": 10}[arm] * slower, rel=0.25)
         assert row.is_counted
     assert rows["plain", 1].acceptance is None
     assert rows["drafted", 4].acceptance == Acceptance(
@@ -101,7 +116,7 @@ def test_code_on_a_host_measures_the_same(drafted, tmp_path):
     asked = spec(drafted, concurrency=(2,))
     told = json.dumps({"spec": wire.spec_to(asked), "key_file": str(tmp_path / "key")})
     command = [sys.executable, "-I", tmp_path]  # as there: nothing of this checkout is on the path
-    done = subprocess.run(command, input=told, capture_output=True, text=True, check=False, timeout=60, cwd="/")
+    done = subprocess.run(command, input=told, capture_output=True, text=True, check=False, timeout=300, cwd="/")
     assert done.returncode == 0, done.stderr
     served, _, levels = measured = wire.measured_from(onhost.unpacked(done.stdout))
     assert served["drafted"].model == "constant"
@@ -109,7 +124,7 @@ def test_code_on_a_host_measures_the_same(drafted, tmp_path):
     assert wire.measured_from(json.loads(json.dumps(wire.measured_to(measured)))) == measured
     assert "concurrency 2" in done.stderr and "secret" not in told
     refused = json.dumps({"spec": wire.spec_to(replace(asked, model="other")), "key_file": ""})
-    done = subprocess.run(command, input=refused, capture_output=True, text=True, check=False, timeout=60, cwd="/")
+    done = subprocess.run(command, input=refused, capture_output=True, text=True, check=False, timeout=300, cwd="/")
     assert onhost.unpacked(done.stdout)["error"]["expected"] == "other"
 
 

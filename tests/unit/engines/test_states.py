@@ -50,7 +50,7 @@ def test_a_file_is_read_when_its_engine_lets_go_of_the_lock(tmp_path):
         write(path, [ONE] * 12, [7, 8], [2, 3, 2])
         assert waiting.is_alive()
         fcntl.flock(held, fcntl.LOCK_UN)
-        waiting.join(10)
+        waiting.join(120)
     assert read == [read_states(path)]
     assert not lock.exists()
 

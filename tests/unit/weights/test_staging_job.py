@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import lab.hub
 from aerie.weights import manifest, shipping
 from aerie.weights.manifest import File, Manifest, Source
 from lab.hub import Hub
+from tests.waiting import until
 
 FILES = {"config.json": b"{}", "sub/a.bin": b"a" * 300_000}
 
@@ -33,7 +33,7 @@ class OnHost:
         argv = [sys.executable, "-I", "-S", str(self.code), *arguments]
         told = json.dumps(stdin or {}).encode()
         done = subprocess.run(
-            argv, input=told, capture_output=True, check=False, timeout=60, cwd="/", env={"PATH": os.environ["PATH"]}
+            argv, input=told, capture_output=True, check=False, timeout=300, cwd="/", env={"PATH": os.environ["PATH"]}
         )
         assert done.returncode == 0, done.stderr.decode()
         found: dict[str, Any] = json.loads(done.stdout)
@@ -41,11 +41,12 @@ class OnHost:
 
     def ended(self) -> dict[str, Any]:
         """What a poll says when the job has ended."""
-        end = time.monotonic() + 60
-        while (told := self.ask("poll", str(self.job)))["job"] == "running":
-            assert time.monotonic() < end, told
-            time.sleep(0.1)
-        return told
+
+        def told() -> dict[str, Any] | None:
+            found = self.ask("poll", str(self.job))
+            return None if found["job"] == "running" else found
+
+        return until("the end of the job", told) or {}
 
 
 @pytest.fixture
