@@ -85,7 +85,7 @@ def text() -> str:
     """The whole page."""
     runs = [measured(file) for file in sorted((repository() / RUNS).glob("*.json"))]
     return "\n".join([HEAD, *_runs(runs), *_releases(table()), *_rules(table()), *_backends(table()), *_names(table()),
-                      *_hangs(table())])  # fmt: skip
+                      *_routers(table()), *_hangs(table())])  # fmt: skip
 
 
 def _runs(runs: Sequence[Measured]) -> Iterator[str]:
@@ -186,6 +186,14 @@ def _names(whole: Table) -> Iterator[str]:
     ordered = sorted(whole.names, key=lambda one: (one.thing, one.engine))
     rows = [(one.thing, one.engine, one.versions or "all", f"`{one.value}`", one.source) for one in ordered]
     yield _table(("thing", "engine", "versions", "name", "source"), rows)
+
+
+def _routers(whole: Table) -> Iterator[str]:
+    yield "## Routers\n"
+    yield "In front of the servers of several hosts (`synthesis.hosts`) stands the engine's own router.\n"
+    ordered = sorted(whole.routers, key=lambda one: one.question)
+    rows = [(one.question, one.package, one.versions, one.seen, one.source) for one in ordered]
+    yield _table(("question", "package", "versions", "seen", "source"), rows)
 
 
 def _hangs(whole: Table) -> Iterator[str]:

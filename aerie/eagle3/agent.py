@@ -1,10 +1,11 @@
-"""On a host that trains along: what it has, and its part of a training. Over a folder that all hosts share.
+"""On a host that works along: what it has, and its part of a training or of a serving. Over a folder that all share.
 
     python -m aerie.eagle3.agent hello FOLDER ADDRESS     one JSON document
     python -m aerie.eagle3.agent join FOLDER RANK         until the training ends, or the first host is not heard of
+    python -m aerie.eagle3.agent serve FOLDER RANK        a server, so long as the first host is heard of
 
-The first host writes `job.json` and, while it trains, `alive`, over and over; each other one <rank>.log and, at its
-end, <rank>.ended.json.
+The first host writes `job.json` and, while it works, `alive`, over and over; each other one <rank>.log and, at its
+end, <rank>.ended.json. A server also writes <rank>.alive, and <rank>.ready.json once it has generated.
 """
 
 import hashlib
@@ -12,7 +13,6 @@ import importlib.metadata
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,15 +20,14 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from aerie.eagle3.heard import SILENCE_S, Heard, own_address
 from aerie.paths import repository
 from aerie.runbook.step import Json, write_atomic
 
-__all__ = ["SILENCE_S", "command", "environment", "hello", "join", "main"]
+__all__ = ["command", "environment", "hello", "join", "main"]
 
-SILENCE_S = 120.0  # of the first host; a network file system may show a file half a minute late
 _POLL_S = 1.0
 _TAIL = 40  # lines: torchrun's own summary of a failure has twenty
-_PACKAGES = ("torch", "specforge")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -39,6 +38,10 @@ def main(arguments: Sequence[str]) -> int:
             return 0
         case ["join", folder, rank]:
             return join(Path(folder), int(rank))
+        case ["serve", folder, rank]:
+            from aerie.eagle3 import serving_agent  # the trainer's environment has not all that it imports
+
+            return serving_agent.serve(Path(folder), int(rank))
     return 2
 
 
@@ -46,13 +49,13 @@ def hello(folder: Path, address: str) -> dict[str, Json]:
     """What must be the same on every host, and what this one has. address: of the first host."""
     import torch
 
-    marker, needed = folder / "marker", folder / "needed.json"
-    paths = json.loads(needed.read_bytes()) if needed.exists() else []
+    marker, file = folder / "marker", folder / "wanted.json"
+    wanted = json.loads(file.read_bytes()) if file.exists() else {"paths": [], "packages": []}
     return {
         "marker": marker.read_text() if marker.exists() else None,
-        "missing": [path for path in paths if not os.path.exists(path)],
+        "missing": [path for path in wanted["paths"] if not os.path.exists(path)],
         "code": _code(),
-        "packages": {name: importlib.metadata.version(name) for name in _PACKAGES},
+        "packages": {name: _version(name) for name in wanted["packages"]},
         "gpus": torch.cuda.device_count(),
         "interface": _interface(address),
     }
@@ -104,17 +107,8 @@ def join(folder: Path, rank: int) -> int:
 
 def _follow(process: "subprocess.Popen[bytes]", alive: Path) -> None:
     """Wait until the process ends, or the first host says nothing for too long, or that it is over."""
-    said, heard = "", time.monotonic()
-    while process.poll() is None:
-        try:
-            now = alive.read_text()
-        except FileNotFoundError:  # over
-            return
-        # What it says is compared, and no clock of another host.
-        if now != said:
-            said, heard = now, time.monotonic()
-        elif time.monotonic() - heard > SILENCE_S:
-            return
+    heard = Heard(alive)
+    while process.poll() is None and heard.is_alive(SILENCE_S):
         time.sleep(_POLL_S)
 
 
@@ -132,12 +126,16 @@ def _interface(address: str) -> str:
     """The interface on which this host sends to the address."""
     import psutil
 
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect((address, 9))  # sends nothing
-        own = probe.getsockname()[0]
+    own = own_address(address)
     found = (name for name, ones in psutil.net_if_addrs().items() if any(one.address == own for one in ones))
     return next(found, "")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _code() -> str:

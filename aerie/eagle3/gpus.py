@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from aerie.eagle3 import together
+from aerie.eagle3 import serving_along, together
 from aerie.gpus import here
 from aerie.gpus.proof import Proof, parse
 from aerie.runbook.step import Context, Json, Verdict, go, stop
@@ -20,8 +20,9 @@ them can hang for ever, so every part runs in processes of its own that are ende
 3. With more than one GPU: an all-reduce over all of them by the training environment's torch, the sum compared on every
    rank, with its latency at 16 and 64 KiB (a decode and a verify step of Kimi-K2.5) and its bandwidth.
 
-4. Where `finetune.hosts` train along, ask each of them: does it see the runs' state at the same path, has it this
-   host's code, torch and SpecForge, as many GPUs, and a way to `finetune.address`? Its GPUs are not tried.
+4. Where `synthesis.hosts` serve along or `finetune.hosts` train along, ask each of them: does it see the runs' state at
+   the same path, has it this host's code, torch and engine or SpecForge, as many GPUs, and a way to `hosts.address`?
+   Its GPUs are not tried.
 
 Stop if anything fails, is late or wrong; the reason names its finding in docs/findings.md, and what mends it: ACS, the
 IOMMU's translation and the topology where GPUs do not reach each other. A profile without GPUs proves nothing here.
@@ -32,7 +33,7 @@ def run(context: Context) -> Mapping[str, Json]:
     """The proof, or null where the CPU serves. Takes some 300 MB of each GPU for seconds."""
     gpus = context.values["engine"]["gpus"]
     if gpus is None:
-        return {"expected": 0, "proof": None, "hosts": {}}
+        return {"expected": 0, "proof": None, "hosts": {}, "serving": _serving(context, 0)}
     expected = gpus["tensor_parallel"]
     cards = context.inputs["preflight"].evidence["gpus"]["cards"][:expected]
     context.progress(0, unit="parts", note=f"{expected} GPUs")
@@ -41,15 +42,25 @@ def run(context: Context) -> Mapping[str, Json]:
         uuids=[card["uuid"] for card in cards],
         python=str(context.interpreters["train"]) if expected > 1 else "",
     )
-    others = together.of(context)
+    others = together.of(context, "finetune")
     hosts = together.check(others, context.kept, expected) if others else {}
-    return {"expected": expected, "proof": proof, "hosts": hosts}
+    return {"expected": expected, "proof": proof, "hosts": hosts, "serving": _serving(context, expected)}
+
+
+def _serving(context: Context, gpus: int) -> dict[str, Json]:
+    """What the hosts have that are to serve along."""
+    others = together.of(context, "synthesis")
+    if others is None:
+        return {}
+    packages = context.inputs["environments"].evidence["engine"]["packages"]
+    serving_along.check_router(context.values["engine"]["name"], others.python, packages)
+    return together.check(others, context.kept, gpus)
 
 
 def gate(evidence: Mapping[str, Json], values: Mapping[str, Json]) -> Verdict:
     """Stops for GPUs that fail, hang, or give wrong data, alone or together; every reason at once."""
     if evidence["proof"] is None:
-        return go()
+        return go(*_along(evidence))
     proof = parse(evidence["proof"])
     found = list(_faults(proof, evidence["expected"]))
     if found:
@@ -63,9 +74,13 @@ def gate(evidence: Mapping[str, Json], values: Mapping[str, Json]) -> Verdict:
         said.append(
             f"an all-reduce over {proof.collective.world} ends with the sum, at {slowest:g} GB/s of bus bandwidth"
         )
-    if hosts := evidence.get("hosts"):
-        said.append(f"{', '.join(hosts)} can train along")
-    return go("; ".join(said))
+    return go("; ".join([*said, *_along(evidence)]))
+
+
+def _along(evidence: Mapping[str, Json]) -> Iterator[str]:
+    for key, what in (("hosts", "train"), ("serving", "serve")):
+        if hosts := evidence.get(key):
+            yield f"{', '.join(hosts)} can {what} along"
 
 
 def _faults(proof: Proof, expected: int) -> Iterator[str]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from aerie.eagle3.arithmetic import captured, parameters
+from aerie.eagle3.arithmetic import captured, parameters, rate_of_one
 from aerie.eagle3.profile import Profile
 from aerie.eagle3.second import environments, told
 from aerie.runbook.budget import Budget, Measured
@@ -70,8 +70,9 @@ def _synthesize(profile: Profile, measured: Measured | None) -> Budget:
     """States on the disk, those that the engine still holds back included; time by the measured rate."""
     counts, new_tokens = captured(profile), profile.synthesis.prompts * profile.synthesis.max_tokens
     seconds, rate = None, ""
-    if measured and (tok_s := measured.evidence["tok_s"]):
+    if measured and (tok_s := rate_of_one(measured.evidence)):
         start_s = measured.evidence["start_s"]
+        tok_s *= 1 + len(profile.synthesis.hosts)
         seconds = start_s + new_tokens / tok_s
         rate = f"; {new_tokens:,} new tokens at {tok_s:,.0f}/s, as measured, after {start_s:.0f} s"
     states = Budget(

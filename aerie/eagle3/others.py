@@ -1,4 +1,4 @@
-"""`python -m aerie.eagle3.others hello|join SPEC`: the hosts that train along, asked or started; by the controller.
+"""`python -m aerie.eagle3.others hello|join|serve SPEC`: hosts that work along, asked or started; by the controller.
 
 It runs in the controller's environment, which alone reaches hosts, and prints one JSON document: by host the answer,
 or the error in its four parts.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from aerie.eagle3 import apart, own_prompts
-from aerie.eagle3.arithmetic import KEPT, Captured
+from aerie.eagle3.arithmetic import KEPT, Captured, rate_of_one
 from aerie.eagle3.made import FEWER_SAMPLES, LESS_CACHE, of_made, second_environment
 from aerie.eagle3.profile import Engine, Environments, Figures, Profile, Staged
 from aerie.eagle3.second import environments
@@ -89,21 +89,29 @@ def _serve_base(profile: Profile, figures: Figures, measured: Measured | None) -
 def _synthesize(profile: Profile, figures: Figures, measured: Measured | None) -> Budget:
     """States as they are kept, and time to generate and to extract; one measured rate stands for both."""
     evidence = measured.evidence if measured else {}
-    tok_s, ratio = evidence.get("tok_s"), evidence.get("bytes_per_byte")
+    tok_s, ratio = rate_of_one(evidence), evidence.get("bytes_per_byte")
     answers = evidence["new_tokens"] / evidence["prompts"] if tok_s else figures.answer_tokens
     prompts = evidence["prompt_tokens"] / evidence["prompts"] if tok_s else figures.prompt_tokens
     counts = _captured(profile, figures, prompts + answers)
     kept = counts.kept_bytes if ratio is None else math.ceil(counts.state_bytes * ratio)
     loading, basis = _load(figures.warm_load_s, evidence.get("start_s"))
     generated = counts.samples * answers
+    hosts = 1 + len(profile.synthesis.hosts)
     if tok_s:
-        seconds = loading + generated / tok_s
+        working = generated / tok_s
         rates = f"{generated:,.0f} new tokens at {tok_s:,.0f}/s with their states, as measured"
     else:
-        seconds = loading + generated / figures.crowd_tok_s + counts.tokens / figures.extract_tok_s
+        working = generated / figures.crowd_tok_s + counts.tokens / figures.extract_tok_s
         rates = (
             f"{generated:,.0f} new tokens at {figures.crowd_tok_s:,g}/s, and states of {counts.tokens:,.0f} tokens at "
             f"{figures.extract_tok_s:,g}/s: a step that has both in one pass takes less"
+        )
+    seconds = loading + working / hosts
+    if hosts > 1:
+        rate = counts.state_bytes * hosts / working
+        rates += (
+            f"; shared by {hosts} hosts, if the shared file system takes {rate / 1e6:,.0f} MB/s of states, and this "
+            "host checks and packs as many"
         )
     size = (
         f"{counts.samples:,} samples of {counts.tokens_per_sample:,.0f} tokens, {counts.bytes_per_token:,} bytes each: "
@@ -363,12 +371,13 @@ def _gpus_obstacle(profile: Profile) -> str:
     """Other hosts that the inventory does not have."""
     from aerie import inventory
 
-    values = profile.finetune
-    try:
-        for name in values.hosts:
-            inventory.host(name, Path(values.inventory) if values.inventory else None)
-    except AerieError as error:
-        return f"finetune.hosts: {error}"
+    source = Path(profile.hosts.inventory) if profile.hosts.inventory else None
+    for table, names in (("synthesis", profile.synthesis.hosts), ("finetune", profile.finetune.hosts)):
+        try:
+            for name in names:
+                inventory.host(name, source)
+        except AerieError as error:
+            return f"{table}.hosts: {error}"
     return ""
 
 

@@ -4,7 +4,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from aerie.engines.values import Engine
 from aerie.runbook.interpreters import Choice, Environments
@@ -20,6 +20,7 @@ __all__ = [
     "Expect",
     "Figures",
     "Finetune",
+    "Hosts",
     "Lossless",
     "Parity",
     "Profile",
@@ -139,13 +140,30 @@ class Baseline(_Values):
         return self
 
 
+def _each_once(names: list[str]) -> list[str]:
+    if len(set(names)) < len(names):
+        raise ValueError(f"{names}: expected each once")
+    return names
+
+
+Names = Annotated[list[str], AfterValidator(_each_once)]
+
+
+class Hosts(_Values):
+    """Where finetune.hosts and synthesis.hosts reach this host, and what knows them."""
+
+    address: Annotated[str, Field(description="of this host, in a network that the others have too")] = ""
+    inventory: Annotated[str, Field(description="path of the inventory with the others; empty: the checkout's")] = ""
+
+
 class Synthesis(_Values):
     """Responses of the served target itself."""
 
     prompts: Count
     max_tokens: Count
-    concurrency: Count
+    concurrency: Annotated[int, Field(ge=1, description="requests at once, for each host that serves")]
     temperature: Annotated[float, Field(ge=0, le=2, description="0: greedy")]
+    hosts: Annotated[Names, Field(description="of the inventory, that serve along with this one")] = []
 
 
 class Parity(_Values):
@@ -169,23 +187,7 @@ class Finetune(_Values):
         int, Field(ge=0, description="epochs without a gain on those samples after which it ends; 0: all are trained")
     ] = 0
     least_gain: Annotated[float, Field(ge=0, lt=1, description="in τ on those samples; less counts as none")] = 0
-    hosts: Annotated[list[str], Field(description="of the inventory, that train along with this one")] = []
-    address: Annotated[str, Field(description="of this host, on which `hosts` reach it; it listens there alone")] = ""
-    inventory: Annotated[str, Field(description="path of the inventory with `hosts`; empty: the checkout's")] = ""
-
-    @model_validator(mode="after")
-    def _several_hosts_reach_this_one(self) -> Self:
-        if len(set(self.hosts)) < len(self.hosts):
-            raise ValueError(f"hosts {self.hosts}: expected each once")
-        if not self.hosts:
-            return self
-        try:
-            address = ip_address(self.address)
-        except ValueError:
-            raise ValueError(f"hosts with address {self.address!r}: expected an IP address of this host") from None
-        if address.is_loopback or address.is_unspecified or address.is_multicast:
-            raise ValueError(f"hosts with address {self.address}: expected one that the others reach")
-        return self
+    hosts: Annotated[Names, Field(description="of the inventory, that train along with this one")] = []
 
 
 class Bench(_Values):
@@ -277,6 +279,7 @@ class Profile(_Values):
     lossless: Lossless
     second: Annotated[Second | None, Field(description="an engine to hold `engine` against; none: one engine")] = None
     expect: Expect
+    hosts: Hosts = Hosts()
     figures: Annotated[Figures | None, Field(description="of staged models; none: a target that is made")] = None
 
     @model_validator(mode="after")
@@ -304,9 +307,22 @@ class Profile(_Values):
             )
         if self.finetune.hosts and self.engine.gpus is None:
             raise ValueError("finetune.hosts without engine.gpus: expected none, a processor trains alone")
+        if self.finetune.hosts or self.synthesis.hosts:
+            _check_reached(self.hosts.address)
         if self.drafter.draft_vocab_size > self.target.vocab_size:
             raise ValueError(
                 f"drafter.draft_vocab_size {self.drafter.draft_vocab_size}: "
                 f"expected at most target.vocab_size {self.target.vocab_size}"
             )
         return self
+
+
+def _check_reached(text: str) -> None:
+    try:
+        address = ip_address(text)
+    except ValueError:
+        raise ValueError(
+            f"finetune.hosts or synthesis.hosts with hosts.address {text!r}: expected an IP address of this host"
+        ) from None
+    if address.is_loopback or address.is_unspecified or address.is_multicast:
+        raise ValueError(f"hosts.address {text}: expected one on which the other hosts reach this one")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from aerie.eagle3.compute import Launcher
-from aerie.eagle3.together import Group, trained
+from aerie.eagle3.training_along import Group, trained
 from aerie.errors import AerieError
 
 __all__ = ["run"]

@@ -1,18 +1,20 @@
 """The target's own responses, and the hidden states that it had while it gave them."""
 
 import asyncio
+import contextlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aerie.eagle3 import serving, staged
+from aerie.eagle3 import serving, serving_along, staged, together
 from aerie.eagle3.head import text_config
 from aerie.eagle3.profile import Drafter, Engine, Synthesis
 from aerie.eagle3.samples import Samples
-from aerie.engines.adapter import Capture, Question, adapter
+from aerie.eagle3.serving_along import Fleet
+from aerie.engines.adapter import Capture, Launch, Question, adapter
 from aerie.engines.bench import Prompt
 from aerie.engines.client import Client, connect, crowd
 from aerie.engines.server import Server
@@ -22,6 +24,10 @@ from aerie.pagecache import PassBy
 from aerie.runbook.step import Context, Json, write_atomic
 
 __all__ = ["Extraction", "doc", "run", "sample", "unique"]
+
+# An answer is silent until it is whole: 2,048 tokens take a minute where 32 at once share 1,167 tokens a second, and a
+# thinking model's several. What hangs is found by the step's progress.
+_ANSWER_S = 3600.0
 
 doc = """
 A drafter learns what this target says, so the training text is the target's own: greedy responses to the training
@@ -56,6 +62,26 @@ is finite. Each is then kept a third smaller, without loss, with a sha256 over w
 lie in planes, and the plane of signs and exponents is coded (`bytes_per_byte` says what is left). It is put on the
 disk and out of the page cache, where the weights of the next server lie. A sample is kept as soon as it is answered:
 an attempt that is killed loses the answers that were open, and the next one asks for the rest.
+
+With `synthesis.hosts` each of these hosts of the inventory serves the same target along with this one, by the same
+launch, and the engine's own router stands in front, here and for this host alone:
+
+    python -m vllm_router.launch_router --worker-urls http://HERE:PORT http://THERE:PORT --host 127.0.0.1 --port 8100 \
+        --policy cache_aware --balance-abs-threshold 0 --balance-rel-threshold 1.0
+
+(`sglang_router.launch_router` for SGLang.) Each server gets `synthesis.concurrency` requests at once. All hosts see the
+runs' state (XDG_STATE_HOME), with locks of files, the checkout and the environments at the same paths: what another
+host's server wrote is read, checked and packed here. Staged models lie on each, by `./invoke stage`. Step `gpus` asks
+each host before anything long begins, and this step tries every server by itself, with one short answer and its states,
+before the first prompt. A server of another host listens on the address from which that host reaches `hosts.address`
+and on no other, by a port that is free; it knows no key, so that network must be one that you trust, and no firewall
+may keep this host from it. It ends with the step, and by itself when it does not hear of this host for two minutes.
+
+A host that dies is told by name; the router gives its open requests to another one. A prompt that is asked twice so is
+one sample all the same: a sample is kept by its prompt, once, when its answer has come and its states are its own.
+Hosts that cannot take part end the first attempt; later ones go on without them. A host whose network falls silent
+holds its open requests; the others answer all that is left, then the step is ended for its silence, and the next
+attempt asks for those few. Other values of `synthesis.hosts` are another work, which begins anew.
 
 What the states cost, by `benchmarks/extraction.py` with the tiny target on two quiet cores, in two runs (2026-11-30):
 extraction went at 0.98 and 1.09 of the plain prefill's rate for prompts of 900 tokens, and at 0.90 for 256, where the
@@ -102,21 +128,23 @@ def run(context: Context) -> Mapping[str, Json]:
     captured = context.scratch / "captured"
     captured.mkdir()
     capture = Capture(layers=layers, directory=captured)
-    with serving.servers(context, engine, {"capture": capture}) as servers:
+    installed = serving.Installed.of(context, engine)
+    launch = installed.launch(context, capture)
+    with _serving(context, engine, launch, captured) as served:
         started = time.monotonic()
         with Samples(context.kept, prompts) as samples, PassBy() as passing:
             # What passes by are 828 GB at full size, and the weights are served again after this.
             before = len(samples.there)
-            made = asyncio.run(
-                _generate(context, servers["capture"], captured, prompts, values, len(layers), samples, passing)
-            )
+            made = asyncio.run(_generate(context, served, captured, prompts, values, len(layers), samples, passing))
         wall_s = time.monotonic() - started
+        hosts = served.fleet.evidence() if served.fleet else {}
     rows = [samples.there[prompt.id] for prompt in prompts]
     samples.move_states(context.out / "states")
     write_atomic(context.out / "samples.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
     return {
-        "engine": serving.engine_evidence(context, engine) | {"flags": list(servers["capture"].launch.flags)},
-        "start_s": servers["capture"].start_s,
+        "engine": serving.engine_evidence(context, engine) | {"flags": list(launch.flags)},
+        "hosts": hosts,
+        "start_s": served.own.start_s,
         "layers": list(layers),
         "last_state": adapter(engine.name).last_state,
         "prompts": len(rows),
@@ -133,13 +161,17 @@ def run(context: Context) -> Mapping[str, Json]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extraction:
-    """Samples with their states from a Capture server. layers: of each position; captured: where the server writes."""
+    """Samples with their states from a Capture server. layers: of each position; captured: where the server writes.
+
+    patience_s: until what it writes on another host is seen on this one.
+    """
 
     client: Client
     captured: Path
     layers: int
     samples: Samples
     passing: PassBy
+    patience_s: float = 0
 
     async def take(self, number: int, prompt: Prompt, question: Question) -> tuple[int, int, int]:
         """(Generated tokens, bytes of states that the engine wrote, bytes that are kept); the sample is kept then.
@@ -151,16 +183,71 @@ class Extraction:
         if answer.states_file is None:
             raise self.client.server.failure("an answer without its file of hidden states")
         written = self.captured / answer.states_file
-        states = await asyncio.to_thread(_checked, written, row, self.layers)
+        states = await asyncio.to_thread(_checked, written, row, self.layers, self.patience_s)
         kept_bytes = await asyncio.to_thread(self.samples.add, row, states, self.passing)
         written_bytes = written.stat().st_size
         written.unlink()
         return len(answer.token_ids), written_bytes, kept_bytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Served:
+    """Where requests go: to this host's own server, or to a router in front of it and of others."""
+
+    own: Server
+    fleet: Fleet | None
+
+    @property
+    def asked(self) -> Server:
+        return self.fleet.router if self.fleet else self.own
+
+    @property
+    def size(self) -> int:
+        return self.fleet.size if self.fleet else 1
+
+    @property
+    def note(self) -> str:
+        """Which hosts are gone, "" for none."""
+        return ", ".join(f"{name} is gone" for name in self.fleet.look()) if self.fleet else ""
+
+
+@contextlib.contextmanager
+def _serving(context: Context, engine: Engine, launch: Launch, captured: Path) -> Iterator[_Served]:
+    others = together.of(context, "synthesis")
+    if others is None:
+        with serving.started(context, engine, {"capture": launch}) as ready:
+            yield _Served(own=ready["capture"], fleet=None)
+        return
+    packages = context.inputs["environments"].evidence["engine"]["packages"]
+    serving_along.check_router(engine.name, others.python, packages)
+    wanted = serving_along.Wanted(
+        launch=launch,
+        python=others.python,
+        captured=captured,
+        gpus=launch.gpus,
+        needed=[staged.folder(context.inputs["target"], "model")],
+        port=engine.port,
+        ready_timeout_s=engine.ready_timeout_s,
+    )
+    # A host that was lost is no reason to lose the night: only the first attempt insists on every one.
+    with serving_along.served(context, others, wanted, strict=context.attempt == 1) as fleet:
+        try:
+            yield _Served(own=fleet.own, fleet=fleet)
+        except AerieError as error:
+            if not (gone := fleet.look()):
+                raise
+            raise AerieError(
+                f"synthesis over {fleet.size} hosts",
+                seen=f"{error.where}: {error.seen}; gone: {', '.join(gone)}",
+                expected="hosts that serve to the end, or one of them at least",
+                remedy="What is answered is kept; the next attempt goes on without a host that cannot be reached.\n"
+                + "\n".join(f"{name}: {why}" for name, why in gone.items()),
+            ) from error
+
+
 async def _generate(
     context: Context,
-    server: Server,
+    served: _Served,
     captured: Path,
     prompts: Sequence[Prompt],
     values: Synthesis,
@@ -171,12 +258,15 @@ async def _generate(
     """Ask for what is not there yet; each sample is kept as soon as it is answered."""
     made = _Made()
     waiting = iter([(number, prompt) for number, prompt in enumerate(prompts) if prompt.id not in samples.there])
-    async with connect(server) as client:
-        extraction = Extraction(client=client, captured=captured, layers=layers, samples=samples, passing=passing)
+    patience_s = serving_along.PATIENCE_S if served.fleet else 0
+    async with connect(served.asked, _ANSWER_S) as client:
+        extraction = Extraction(
+            client=client, captured=captured, layers=layers, samples=samples, passing=passing, patience_s=patience_s
+        )
 
         async def user() -> None:
             for number, prompt in waiting:
-                question = server.launch.adapter.question(
+                question = served.own.launch.adapter.question(
                     prompt.input_ids,
                     max_tokens=values.max_tokens,
                     temperature=values.temperature,
@@ -187,15 +277,15 @@ async def _generate(
                 made.tokens += tokens
                 made.written_bytes += written_bytes
                 made.kept_bytes += kept_bytes
-                context.progress(len(samples.there), len(prompts), unit="prompts")
+                context.progress(len(samples.there), len(prompts), unit="prompts", note=served.note)
 
-        await crowd(values.concurrency, user)
+        await crowd(values.concurrency * served.size, user)
     return made
 
 
-def _checked(written: Path, row: Mapping[str, Any], layers: int) -> States:
+def _checked(written: Path, row: Mapping[str, Any], layers: int, patience_s: float) -> States:
     """The states that the engine wrote. Raises AerieError unless they are the sample's own, all of them and sound."""
-    states = awaited(written)
+    states = awaited(written, patience_s)
     seen = {"positions": states.shape[0], "layers": states.shape[1], "finite": states.is_finite}
     expected = {"positions": len(row["input_ids"]) - 1, "layers": layers, "finite": True}
     if seen != expected or list(states.token_ids) != row["input_ids"][:-1]:

@@ -240,7 +240,7 @@ async def _measure(
                         done += 1
                         on_progress(done, total, what)
 
-                    async with _turn(clients[arm.server], let_run) as client:
+                    async with _turn(clients[arm.server], arm.server, let_run) as client:
                         arm.before()
                         made.append(await _run(arm, client, repetition, concurrency, count))
             runs += made
@@ -249,14 +249,14 @@ async def _measure(
 
 
 @contextlib.asynccontextmanager
-async def _turn(client: Client, let_run: Callable[[Server], None] | None) -> AsyncIterator[Client]:
-    """The client for one run, whose server alone runs meanwhile where there is a let_run."""
+async def _turn(client: Client, server: Server, let_run: Callable[[Server], None] | None) -> AsyncIterator[Client]:
+    """The server's client for one run, which alone runs meanwhile where there is a let_run."""
     if let_run is None:
         yield client
         return
-    let_run(client.server)
+    let_run(server)
     # A server that was held finds its idle connections out of time and closes them: a request on one would be lost.
-    async with connect(client.server) as fresh:
+    async with connect(server) as fresh:
         yield fresh
 
 

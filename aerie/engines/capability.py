@@ -22,6 +22,7 @@ __all__ = [
     "Hang",
     "Name",
     "Release",
+    "Router",
     "Rule",
     "Survey",
     "Table",
@@ -124,6 +125,15 @@ class Hang(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Router(Row):
+    """What an engine's own router does, by question. versions: of the package, not of the engine."""
+
+    package: str
+    question: str
+    seen: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """The whole table. models: names and aliases, by the name of the architecture in config.json."""
 
@@ -132,6 +142,7 @@ class Table:
     backends: tuple[Backend, ...]
     names: tuple[Name, ...]
     hangs: tuple[Hang, ...]
+    routers: tuple[Router, ...]
     models: Mapping[str, str]
 
     def engines(self) -> tuple[str, ...]:
@@ -221,6 +232,7 @@ def table() -> Table:
         backends=tuple(Backend(**_tuples(row)) for row in data["backend"]),
         names=tuple(Name(**row) for row in data["name"]),
         hangs=tuple(Hang(**_tuples(row)) for row in data["hang"]),
+        routers=tuple(Router(**row) for row in data["router"]),
         models=data["models"],
     )
 

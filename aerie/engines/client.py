@@ -5,18 +5,17 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from aerie.engines import sse
 from aerie.engines.acceptance import Acceptance
-from aerie.engines.adapter import Answer, Question
-from aerie.engines.server import Server
+from aerie.engines.adapter import Answer, Launch, Question
 from aerie.errors import AerieError
 
 if TYPE_CHECKING:
     import aiohttp
 
-__all__ = ["Client", "Streamed", "connect", "crowd"]
+__all__ = ["Asked", "Client", "Streamed", "connect", "crowd"]
 
 _STALL_S = 60.0
 
@@ -37,11 +36,29 @@ class Streamed:
     acceptance: Acceptance | None = None
 
 
-class Client:
-    """Completions and metrics of one server. Errors name the server and end with its log's last lines."""
+class Asked(Protocol):
+    """Whom a client asks: a server of this machine, one of another, or a router in front of some."""
 
-    def __init__(self, server: Server, session: "aiohttp.ClientSession") -> None:
-        self.server, self._session = server, session
+    @property
+    def url(self) -> str:
+        """Without a trailing slash and without /v1."""
+
+    @property
+    def launch(self) -> Launch:
+        """How it was started, with the adapter that knows its words."""
+
+    def failure(self, seen: str) -> AerieError:
+        """An error about it."""
+
+
+class Client:
+    """Completions and metrics of one server. Errors name the server and end with its log's last lines.
+
+    stall_s: how long an answer may be silent.
+    """
+
+    def __init__(self, server: Asked, session: "aiohttp.ClientSession", stall_s: float) -> None:
+        self.server, self._session, self._stall_s = server, session, stall_s
 
     async def stream(self, prompt: Sequence[int], *, max_tokens: int, ignore_eos: bool = False) -> Streamed:
         """Greedy, streamed, timed at the client."""
@@ -118,15 +135,18 @@ class Client:
         try:
             yield
         except (aiohttp.ClientError, TimeoutError) as error:
-            what = f"no byte for {_STALL_S:g} s" if isinstance(error, TimeoutError) else repr(error)
+            what = f"no byte for {self._stall_s:g} s" if isinstance(error, TimeoutError) else repr(error)
             raise self.server.failure(f"a request that was not answered: {what}") from error
 
 
 @asynccontextmanager
-async def connect(server: Server) -> AsyncIterator[Client]:
-    """A client with its own connections. A request may take any time, but not be silent for a minute."""
-    async with sse.session(_STALL_S) as session:
-        yield Client(server, session)
+async def connect(server: Asked, stall_s: float = _STALL_S) -> AsyncIterator[Client]:
+    """A client with its own connections. A request may take any time, but not be silent for `stall_s`.
+
+    An answer that is asked for as a whole is silent until its last token.
+    """
+    async with sse.session(stall_s) as session:
+        yield Client(server, session, stall_s)
 
 
 async def crowd(size: int, user: Callable[[], Awaitable[None]]) -> None:

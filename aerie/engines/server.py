@@ -25,7 +25,7 @@ from aerie.engines.adapter import Launch
 from aerie.errors import AerieError
 from aerie.weights.load import Watch
 
-__all__ = ["Server", "log_tail", "serve"]
+__all__ = ["Server", "free_port", "log_tail", "serve"]
 
 _HOST = "127.0.0.1"
 _GRACE_S = 10.0
@@ -38,20 +38,20 @@ _NAMES_ERROR = re.compile(r"\b\w*(Error|Exception)\b: ")
 class Server:
     """One server and the process tree below it. Not ready until `serve` has given it out."""
 
-    def __init__(self, name: str, launch: Launch, *, port: int, log: Path) -> None:
-        self.name, self.launch, self.log = name, launch, log
+    def __init__(self, name: str, launch: Launch, *, port: int, log: Path, host: str = _HOST) -> None:
+        self.name, self.launch, self.log, self.host = name, launch, log, host
         self.start_s: float | None = None  # from start to the first generated token; None until then
         self._chosen_port = port == 0
         self._attempts = 1
         self._started = time.monotonic()
-        self.port = _free_port() if self._chosen_port else _checked_port(port)
+        self.port = free_port(host) if self._chosen_port else _checked_port(host, port)
         self._process = self._spawn()
         self.watch = Watch(self.pid)  # what the tree read from disk; sampled until it is ready
 
     @property
     def url(self) -> str:
         """Without a trailing slash and without /v1."""
-        return f"http://{_HOST}:{self.port}"
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -113,7 +113,7 @@ class Server:
         if not self.is_alive():
             self._retry_on_another_port()
             return False
-        if not _is_listening(self.port):
+        if not _is_listening(self.host, self.port):
             return False
         if self._generates():
             self.start_s = time.monotonic() - self._started
@@ -124,17 +124,17 @@ class Server:
         """After a death at the start: spawn again if a port of our choice was taken meanwhile, else raise."""
         if "ddress already in use" in _end_of(self.log):
             if not self._chosen_port:
-                _checked_port(self.port)  # raises with the holder's name while it holds
+                _checked_port(self.host, self.port)  # raises with the holder's name while it holds
             elif self._attempts < _BIND_ATTEMPTS:
                 self._attempts += 1
-                self.port = _free_port()
+                self.port = free_port(self.host)
                 self._process = self._spawn()
                 self.watch = Watch(self.pid)
                 return
         self.check()
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        command = self.launch.argv(_HOST, self.port)
+        command = self.launch.argv(self.host, self.port)
         with open(self.log, "wb") as log:
             return subprocess.Popen(
                 # -I: the guard runs before the engine's environment and must not be touched by it.
@@ -177,11 +177,13 @@ def serve(
     logs: Path,
     ready_timeout_s: float,
     on_wait: Callable[[int, str], None],
+    host: str = _HOST,
 ) -> Iterator[dict[str, Server]]:
     """Start all servers at once, give them out when every one has generated, and end them all.
 
     port: the first one's, the others follow; 0 chooses free ones. logs: a folder; `<name>.log` for each.
     on_wait: called about twice a second with the number of ready servers and a word on where the others are.
+    host: the address of this machine on which they listen, and no other.
     Raises with the log's last lines when one dies, or is not ready in time; no process is left then either.
     Raises too when GPUs were used and their memory is not free after the end.
     """
@@ -189,7 +191,7 @@ def serve(
     before = gpu_memory.used_bytes() if any(launch.gpus for launch in launches.values()) else None
     try:
         for offset, (name, launch) in enumerate(launches.items()):
-            servers[name] = Server(name, launch, port=port and port + offset, log=logs / f"{name}.log")
+            servers[name] = Server(name, launch, port=port and port + offset, log=logs / f"{name}.log", host=host)
         deadline = time.monotonic() + ready_timeout_s
         while waiting := [server for server in servers.values() if not server.poll_ready()]:
             if time.monotonic() > deadline:
@@ -232,24 +234,28 @@ def _send(pids: Iterable[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def _is_listening(port: int) -> bool:
-    with socket.socket() as probe:
+def _is_listening(host: str, port: int) -> bool:
+    with _socket(host) as probe:
         probe.settimeout(1)
-        return probe.connect_ex((_HOST, port)) == 0
+        return probe.connect_ex((host, port)) == 0
 
 
-def _free_port() -> int:
-    # Free now; the engine binds it some seconds later. When another takes it meanwhile, the start is tried again.
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
+def free_port(host: str = _HOST) -> int:
+    """A port of this machine's address that is free now. Who binds it later has to count with another's being first."""
+    with _socket(host) as probe:
+        probe.bind((host, 0))
         return int(probe.getsockname()[1])
 
 
-def _checked_port(port: int) -> int:
-    with socket.socket() as probe:
+def _socket(host: str) -> socket.socket:
+    return socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+
+
+def _checked_port(host: str, port: int) -> int:
+    with _socket(host) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port in TIME_WAIT is free, as for the engine
         try:
-            probe.bind((_HOST, port))
+            probe.bind((host, port))
         except OSError as error:
             raise AerieError(
                 f"port {port}",

@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import json
 import struct
+import time
 import zlib
 from array import array
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ __all__ = ["SCHEMA", "States", "awaited", "header", "pack", "read_kept", "read_s
 
 SCHEMA = "aerie.hidden-states/1"
 _SIZES = {"BF16": 2, "F32": 4}  # bytes of a number
+_LOOK_S = 0.2
 _WBITS = -15  # deflate without zlib's header and checksum: a sha256 covers everything
 _REMEDY = "The engine's write was cut short, or another version of it wrote the file: synthesize again."
 _KEPT_REMEDY = "The file was cut short or changed after it was written: synthesize again."
@@ -77,16 +79,31 @@ def read_states(path: Path) -> States:
     )
 
 
-def awaited(path: Path) -> States:
-    """As read_states, once the engine that writes the file has let go of the lock beside it; the lock is removed."""
+def awaited(path: Path, patience_s: float = 0) -> States:
+    """As read_states, once the engine that writes the file has let go of the lock beside it; the lock is removed.
+
+    patience_s: how long both may stay unseen, or the file cut short, where another host writes them.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return _awaited(path)
+        except AerieError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_LOOK_S)
+
+
+def _awaited(path: Path) -> States:
     lock = path.with_name(f"{path.name}.lock")
     try:
         with open(lock) as file:
             fcntl.flock(file, fcntl.LOCK_SH)
     except FileNotFoundError as error:
         raise _unreadable(path, error, "a lock beside it, held until the file is whole", _REMEDY) from error
+    states = read_states(path)
     lock.unlink()
-    return read_states(path)
+    return states
 
 
 def pack(states: States) -> bytes:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from aerie.eagle3 import gpus
+from aerie.eagle3 import gpus, together
 from aerie.errors import AerieError
 from aerie.gpus import here
 from aerie.gpus.proof import parse
 from aerie.paths import repository
-from aerie.runbook.step import Context, Decision, Input
+from aerie.runbook.step import Context, Decision, Input, go
 
 RECORDED = repository() / "tests" / "unit" / "gpus" / "recorded"
 
@@ -82,16 +82,43 @@ def test_each_fault_stops_the_run(spoil: Any, said: str) -> None:
 def context(tmp_path: Path, chosen: dict[str, Any] | None) -> Context:
     cards = [{"uuid": f"GPU-{index}"} for index in range(4)]
     return Context(
-        run="r1", step="gpus", attempt=1, values={"engine": {"gpus": chosen}, "finetune": {"hosts": []}},
-        inputs={"preflight": Input(path=tmp_path, evidence={"gpus": {"cards": cards}})},
-        out=tmp_path, scratch=tmp_path, kept=tmp_path, interpreters={"train": Path("/opt/train/bin/python")},
+        run="r1", step="gpus", attempt=1,
+        values={
+            "engine": {"name": "sglang", "gpus": chosen}, "synthesis": {"hosts": []}, "finetune": {"hosts": []},
+            "hosts": {"address": "10.0.0.1", "inventory": ""},
+        },
+        inputs={
+            "preflight": Input(path=tmp_path, evidence={"gpus": {"cards": cards}}),
+            "environments": Input(path=tmp_path, evidence={"engine": {"packages": {}}}),
+        },
+        out=tmp_path, scratch=tmp_path, kept=tmp_path,
+        interpreters={name: Path(f"/opt/{name}/bin/python") for name in ("controller", "train", "engine")},
         progress_file=tmp_path / "progress.json",
     )  # fmt: skip
 
 
 def test_a_run_on_a_processor_proves_nothing(tmp_path: Path) -> None:
     evidence = gpus.run(context(tmp_path, None))
-    assert (evidence, verdict(evidence["proof"])) == ({"expected": 0, "proof": None, "hosts": {}}, (Decision.GO, ()))
+    assert evidence == {"expected": 0, "proof": None, "hosts": {}, "serving": {}}
+    assert verdict(evidence["proof"]) == (Decision.GO, ())
+
+
+def test_hosts_that_serve_along_are_asked_where_a_processor_serves_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(together, "check", lambda others, kept, count: asked.append((others, kept, count)) or {"b": {}})
+    given = context(tmp_path, None)
+    given.values["synthesis"]["hosts"].append("b")
+    given.inputs["environments"].evidence["engine"]["packages"]["vllm-router"] = "0.1.17"
+    with pytest.raises(AerieError, match=r"no sglang-router.*expected the engine's own router"):
+        gpus.run(given)
+    given.values["engine"]["name"] = "vllm"
+    evidence = gpus.run(given)
+    assert [(others.hosts, others.table, kept, count) for others, kept, count in asked] == [
+        (("b",), "synthesis", tmp_path, 0)
+    ]
+    assert gpus.gate(evidence, {}) == go("b can serve along")
 
 
 def test_those_that_a_server_takes_are_proven_and_two_of_them_together(

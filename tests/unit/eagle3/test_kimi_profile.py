@@ -217,6 +217,22 @@ def test_measured_rates_win(kimi: Profile) -> None:
     assert fetched.seconds == pytest.approx(595.2)
 
 
+def test_hosts_that_serve_along_share_the_time_and_what_they_write_is_said(kimi: Profile, tiny: Profile) -> None:
+    def several(profile: Profile) -> Profile:
+        return changed(profile, synthesis={"hosts": ["b", "c"]}, hosts={"address": "10.0.0.1"})
+
+    one, three = budget("synthesize", kimi), budget("synthesize", several(kimi))
+    assert three.seconds - 22 == pytest.approx((one.seconds - 22) / 3)  # each loads for 22 s
+    assert three.disk_bytes == one.disk_bytes
+    assert "shared by 3 hosts, if the shared file system takes 189 MB/s of states" in three.basis[1]
+    here, gone, left_out = {"start_s": 90.0, "gone": None}, {"start_s": 80.0, "gone": "no word"}, {"start_s": None}
+    evidence = {"start_s": 90.0, "tok_s": 2000.0, "bytes_per_byte": 0.66, "prompts": 500, "new_tokens": 400_000,
+                "prompt_tokens": 100_000, "hosts": {"this host": here, "b": gone, "c": left_out}}  # fmt: skip
+    assert budget("synthesize", kimi, evidence).seconds == 90 + 8_000_000 / 1000
+    assert budget("synthesize", several(kimi), evidence).seconds == pytest.approx(90 + 8_000_000 / 3000)
+    assert budget("synthesize", several(tiny), {"tok_s": 640.0, "start_s": 20.0}).seconds == 20 + 800 * 64 / (3 * 640)
+
+
 def test_parity_takes_a_third_of_one_card_whatever_the_size_of_the_target(kimi: Profile) -> None:
     found = budget("parity", kimi)
     states = 40 * 4_160 * 7_168 * 14

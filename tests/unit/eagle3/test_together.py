@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from aerie import inventory
-from aerie.eagle3 import agent, compute, planning, running, specforge, together
+from aerie.eagle3 import agent, compute, planning, running, specforge, together, training_along
 from aerie.eagle3.curve import Curve
 from aerie.eagle3.profile import Finetune, Profile
 from aerie.eagle3.stopping import Enough
@@ -43,8 +43,23 @@ def second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Together:
         address="127.0.0.1",
         inventory=str(tmp_path / "hosts.yml"),
         controller=repository() / ".venv" / "bin" / "python",
-        train=Path(sys.executable),
+        python=Path(sys.executable),
+        table="finetune",
+        packages=("torch", "specforge"),
     )
+
+
+def others(*names: str) -> Together:
+    return Together(
+        hosts=names, address="10.0.0.1", inventory="", controller=Path("python"), python=Path("python"),
+        table="finetune", packages=(),
+    )  # fmt: skip
+
+
+def loaded(profile: str) -> Profile:
+    values = spec.load("eagle3", profile).values
+    assert isinstance(values, Profile)
+    return values
 
 
 @pytest.fixture
@@ -139,9 +154,9 @@ def test_a_part_ends_with_the_first_host(silent: bool, tmp_path: Path, monkeypat
 
 
 def test_a_host_that_nobody_knows_is_named(second: Together, tmp_path: Path) -> None:
-    with pytest.raises(AerieError, match="secnd") as refused:
-        together._ask("hello", replace(second, hosts=("secnd",)), tmp_path)
-    assert "second" in refused.value.remedy
+    _, failures = together.ask("hello", replace(second, hosts=("secnd",)), tmp_path)
+    assert "secnd" in str(failures["secnd"])
+    assert "second" in failures["secnd"].remedy
 
 
 @pytest.mark.parametrize(
@@ -159,11 +174,9 @@ def test_a_host_that_nobody_knows_is_named(second: Together, tmp_path: Path) -> 
 def test_a_host_that_cannot_train_along_is_told_why(
     differs: dict[str, Any], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hosts = Together(
-        hosts=("gpu02",), address="10.0.0.1", inventory="", controller=Path("python"), train=Path("python")
-    )
+    hosts = others("gpu02")
     monkeypatch.setattr(together, "_here", lambda hosts, folder: HELLO)
-    monkeypatch.setattr(together, "_ask", lambda verb, hosts, folder: {"gpu02": HELLO | differs})
+    monkeypatch.setattr(together, "ask", lambda verb, hosts, folder: ({"gpu02": HELLO | differs}, {}))
     if not told:
         assert together.check(hosts, tmp_path, 8) == {"gpu02": HELLO}
         assert list((tmp_path / "hosts").iterdir()) == []
@@ -172,16 +185,24 @@ def test_a_host_that_cannot_train_along_is_told_why(
         together.check(hosts, tmp_path, 8)
 
 
-def test_a_context_without_other_hosts_trains_alone() -> None:
-    values = {"finetune": {"hosts": [], "address": "", "inventory": ""}}
+@pytest.mark.parametrize(("table", "environment"), [("finetune", "train"), ("synthesis", "engine")])
+def test_a_context_names_the_other_hosts_or_none(table: str, environment: str) -> None:
+    values: dict[str, Any] = {table: {"hosts": []}, "hosts": {"address": "", "inventory": ""}}
     context = Context(
         run="r", step="gpus", attempt=1, values=values, inputs={}, out=Path(), scratch=Path(), kept=Path(),
-        interpreters={"controller": Path("c"), "train": Path("t")}, progress_file=Path(),
+        interpreters={"controller": Path("c"), "train": Path("train"), "engine": Path("engine")}, progress_file=Path(),
     )  # fmt: skip
-    assert together.of(context) is None
-    values["finetune"] |= {"hosts": ["gpu02"], "address": "10.0.0.1"}
-    expected = Together(hosts=("gpu02",), address="10.0.0.1", inventory="", controller=Path("c"), train=Path("t"))
-    assert together.of(context) == expected
+    assert together.of(context, table) is None
+    values[table]["hosts"] = ["gpu02"]
+    values["hosts"]["address"] = "10.0.0.1"
+    found = together.of(context, table)
+    assert found is not None
+    assert (found.hosts, found.address, found.python, found.table) == (
+        ("gpu02",),
+        "10.0.0.1",
+        Path(environment),
+        table,
+    )
 
 
 def test_what_a_host_lacks_is_named_by_its_agent(second: Together, tmp_path: Path) -> None:
@@ -200,23 +221,35 @@ def test_what_a_host_lacks_is_named_before_a_training_is_prepared(second: Togeth
 
 
 def test_an_address_of_another_host_is_refused() -> None:
-    with pytest.raises(AerieError, match=r"finetune\.address 192\.0\.2\.1"):  # of RFC 5737, nobody's
-        together._free_port("192.0.2.1")
+    with pytest.raises(AerieError, match=r"hosts\.address 192\.0\.2\.1"):  # of RFC 5737, nobody's
+        training_along._free_port("192.0.2.1")
 
 
+@pytest.mark.parametrize("table", ["finetune", "synthesis"])
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("address", "told"),
     [
-        ({"hosts": ["a"]}, "hosts with address ''"),
-        ({"hosts": ["a"], "address": "gpu01"}, "hosts with address 'gpu01': expected an IP address"),
-        ({"hosts": ["a"], "address": "127.0.0.1"}, "expected one that the others reach"),
-        ({"hosts": ["a"], "address": "0.0.0.0"}, "expected one that the others reach"),
-        ({"hosts": ["a", "a"], "address": "10.0.0.1"}, "expected each once"),
+        ("", "hosts.address '': expected an IP address"),
+        ("gpu01", "hosts.address 'gpu01': expected an IP address"),
+        ("127.0.0.1", "expected one on which the other hosts reach this one"),
+        ("0.0.0.0", "expected one on which the other hosts reach this one"),
+        ("10.0.0.1", ""),
     ],
 )
-def test_values_that_cannot_work_are_refused(values: dict[str, Any], told: str) -> None:
+def test_hosts_need_an_address_that_they_reach(table: str, address: str, told: str) -> None:
+    values = loaded("kimi-k2.5").model_dump()
+    values[table]["hosts"] = ["a"]
+    values["hosts"]["address"] = address
+    if not told:
+        assert getattr(Profile.model_validate(values), table).hosts == ["a"]
+        return
     with pytest.raises(ValueError, match=told):
-        Finetune(epochs=1, batch=1, learning_rate=1e-3, **values)
+        Profile.model_validate(values)
+
+
+def test_a_host_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected each once"):
+        Finetune(epochs=1, batch=1, learning_rate=1e-3, hosts=["a", "a"])
 
 
 def test_a_plan_refuses_hosts_that_the_inventory_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,29 +258,26 @@ def test_a_plan_refuses_hosts_that_the_inventory_does_not_have(monkeypatch: pyte
             raise UsageError("host", seen=name, expected="one of the inventory", remedy="Known: second.")
 
     monkeypatch.setattr(inventory, "host", host)
-    kimi = spec.load("eagle3", "kimi-k2.5").values
-    assert isinstance(kimi, Profile)
-    values = {"address": "10.0.0.1", "inventory": "/hosts.yml"}
-    for hosts, told in ((["second"], ""), (["secnd"], "secnd")):
-        changed = kimi.finetune.model_copy(update={"hosts": hosts, **values})
-        assert told in (said := planning.obstacle("gpus", kimi.model_copy(update={"finetune": changed})))
-        assert bool(said) is bool(told)
+    kimi = loaded("kimi-k2.5")
     assert planning.obstacle("gpus", kimi) == ""
+    network = kimi.hosts.model_copy(update={"address": "10.0.0.1", "inventory": "/hosts.yml"})
+    for table in ("finetune", "synthesis"):
+        for hosts, told in ((["second"], ""), (["secnd"], f"{table}.hosts: host: 'secnd'")):
+            changed = getattr(kimi, table).model_copy(update={"hosts": hosts})
+            said = planning.obstacle("gpus", kimi.model_copy(update={table: changed, "hosts": network}))
+            assert said.startswith(told)
+            assert bool(said) is bool(told)
 
 
 def test_processors_train_alone() -> None:
-    tiny = spec.load("eagle3", "tiny").values
-    assert isinstance(tiny, Profile)
-    values = tiny.model_dump()
-    values["finetune"] |= {"hosts": ["a"], "address": "10.0.0.1"}
+    values = loaded("tiny").model_dump()
+    values["finetune"]["hosts"], values["hosts"]["address"] = ["a"], "10.0.0.1"
     with pytest.raises(ValueError, match=r"finetune\.hosts without engine\.gpus"):
         Profile.model_validate(values)
 
 
 def test_each_host_has_as_many_processes_and_the_optimizer_is_in_shards() -> None:
-    hosts = Together(
-        hosts=("gpu02", "gpu03"), address="10.0.0.1", inventory="", controller=Path("python"), train=Path("python")
-    )
+    hosts = others("gpu02", "gpu03")
     launcher = compute.on_gpus(1, hosts)
     assert (launcher.processes, launcher.processes_each, launcher.hosts) == (3, 1, 3)
     assert launcher.options["fsdp_sharding"] == "SHARD_GRAD_OP"

@@ -145,7 +145,7 @@ def test_a_version_that_nobody_read_is_said_to_be_unknown():
 
 def test_every_row_has_a_source_and_every_release_a_verdict():
     whole = table()
-    rows = (*whole.releases, *whole.rules, *whole.backends, *whole.names, *whole.hangs)
+    rows = (*whole.releases, *whole.rules, *whole.backends, *whole.names, *whole.hangs, *whole.routers)
     assert [row for row in rows if not row.source] == []
     assert len({rule.id for rule in whole.rules}) == len(whole.rules)
     assert {arch for row in (*whole.rules, *whole.backends, *whole.hangs) for arch in row.archs} <= set(
