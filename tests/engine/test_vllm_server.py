@@ -157,16 +157,16 @@ def test_killing_the_engine_in_a_generation_fails_quickly(servers):
         nonlocal killed
         async with connect(server) as client:
             asking = asyncio.create_task(client.stream([3, 4], max_tokens=400, ignore_eos=True))
-            await asyncio.sleep(1)
-            assert not asking.done()
+            await asyncio.sleep(0.3)
+            assert not asking.done(), "400 tokens came before it could be killed"
             os.kill(engine, signal.SIGKILL)
             killed = time.monotonic()
             await asking
 
     with pytest.raises(AerieError, match="engine server forced"):
         asyncio.run(ask())
-    assert time.monotonic() - killed < 15
-    deadline = killed + 30
+    assert time.monotonic() - killed < 60
+    deadline = killed + 120
     while server.is_alive():
         assert time.monotonic() < deadline, "the front end outlives its engine"
         time.sleep(0.1)
