@@ -49,7 +49,7 @@ def serve() -> Iterator[Serve]:
 
 def continued(part: Path, have: bytes, *urls: str, wanted: int = 100, size: int = 10) -> Ended:
     part.write_bytes(have)
-    argv = [sys.executable, "-I", "-S", piece.__file__, part, len(have), wanted, size, 5, *urls]
+    argv = [sys.executable, "-I", "-S", piece.__file__, part, len(have), wanted, size, 60, *urls]
     done = subprocess.run([*map(str, argv)], capture_output=True, text=True, check=False)
     return Ended(done.returncode, done.stdout + done.stderr)
 
