@@ -145,9 +145,9 @@ def provisioned(pair: tuple[lab.LabHost, ...], call: Callable[..., tuple[int, di
 
 @pytest.fixture
 def eventually() -> Callable[..., None]:
-    """Wait for a condition; fails with the given words when it does not hold within 30 s, or `within_s`."""
+    """Wait for a condition; fails with the given words when it does not hold within two minutes, or `within_s`."""
 
-    def wait(what: str, holds: Callable[[], bool], within_s: float = 30) -> None:
+    def wait(what: str, holds: Callable[[], bool], within_s: float = 120) -> None:
         end = time.monotonic() + within_s
         while not holds():
             assert time.monotonic() < end, f"not within {within_s} s: {what}"

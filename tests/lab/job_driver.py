@@ -2,8 +2,8 @@
 
 python3 job_driver.py start FOLDER UNIT TIMEOUT_S VALUES [hold]   → the job, and this process's pid
 python3 job_driver.py find FOLDER JOB                             → whether it is alive
-python3 job_driver.py stop FOLDER JOB                             → whether it ended within 30 s
-python3 job_driver.py wait FOLDER JOB                             → whether it ended within 30 s
+python3 job_driver.py stop FOLDER JOB                             → whether it ended within 50 s
+python3 job_driver.py wait FOLDER JOB                             → whether it ended within 50 s
 """
 
 import json
@@ -27,7 +27,7 @@ def main(verb: str, folder: Path, *rest: str) -> dict[str, Any]:
     job = jobs.Job(folder=folder, **started)
     if verb == "stop":
         jobs.stop(job)
-    return {"ended": jobs.wait(job, 30)}
+    return {"ended": jobs.wait(job, 50)}
 
 
 def start(folder: Path, unit: str, timeout_s: str, values: str, *flags: str) -> dict[str, Any]:

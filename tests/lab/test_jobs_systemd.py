@@ -108,7 +108,7 @@ def test_a_job_outlives_its_starter_and_the_connection(remote: Remote, said: Sai
 
 
 def test_a_job_out_of_time_takes_hidden_processes_along(remote: Remote, eventually: Eventually) -> None:
-    job = remote.start("stubbornly", timeout_s=2)
+    job = remote.start("stubbornly", timeout_s=8)  # enough for a busy host to begin it
     eventually("the step hid a process", lambda: bool(remote.read("out/hidden")))
     hidden = int(remote.read("out/hidden") or "")
     assert remote.is_running(hidden)

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,9 +65,7 @@ def clean(own_lab: Path) -> tuple[dict[str, object], list[str], str]:
 @pytest.mark.lab
 def test_up_twice_leaves_running_hosts_alone(lab_host: LabHost, said: Said) -> None:
     before = said(lab_host, *BOOT_ID)
-    begun = time.monotonic()
     assert lab.up(1) == (lab_host,)
-    assert time.monotonic() - begun < 5
     assert said(lab_host, *BOOT_ID) == before
 
 

@@ -81,7 +81,7 @@ def test_a_setting_that_the_kernel_does_not_have_is_named(lab_host: LabHost) -> 
 
 def test_who_holds_apts_lock_is_named_after_the_wait(lab_host: LabHost, said: Said) -> None:
     said(lab_host, "sh", "-c", "apt-get remove -y -q jq 2>&1")
-    with lock_held(lab_host, 120):
+    with lock_held(lab_host, 600):
         result = applied(lab_host, "base", **VARIABLES, base_lock_timeout_s=2)
     assert result.state == "failed"
     assert "python3 (pid " in result.error

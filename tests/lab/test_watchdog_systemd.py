@@ -21,7 +21,8 @@ FOLDER = Path("/var/lib/aerie-test/watchdog")
 UNIT, DOG = "aerie-test-model.service", "aerie-test-watchdog.service"
 SERVICE = "[Service]\nExecStart=/usr/bin/python3 {folder}/watched.py 8321 {folder}/behaviour\n"
 WATCH = "[Unit]\nAfter={unit}\n[Service]\nExecStart=/usr/bin/python3 -I {code} {folder}/spec.json\nRestart=always\n"
-QUICK = Limits(poll_s=0.3, settle_s=1.0, probe_every_s=1.0, probe_timeout_s=1.0, decode_stall_s=2.0)
+# Quick to look, and patient: on a busy machine a server may stand still for seconds.
+QUICK = Limits(poll_s=0.3, settle_s=1.0, probe_every_s=1.0)
 
 
 class Watched:

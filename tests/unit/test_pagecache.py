@@ -16,7 +16,7 @@ from lab import cgroups
 
 MIB = 1 << 20
 WEIGHTS, WRITTEN, ROOM = 48 * MIB, 256 * MIB, 112 * MIB
-GROUP = "pagecache-test"
+GROUP = f"pagecache-test-{os.getpid()}"
 
 # Weights are read once, then more is written than there is room for, as features are: one file after the other.
 CHILD = """

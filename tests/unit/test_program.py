@@ -34,7 +34,7 @@ def ends(c: Any, name: str, number: int = 0) -> None:
     elif name == "ctrl-c":
         raise KeyboardInterrupt
     elif name == "timeout":
-        c.run("sleep 5", timeout=1, hide=True, in_stream=False)
+        c.run("sleep 600", timeout=1, hide=True, in_stream=False)
 
 
 def run(*arguments: str) -> int:

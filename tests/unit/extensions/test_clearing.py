@@ -58,7 +58,7 @@ def handed_down(group: Path) -> str:
 @pytest.fixture
 def stranger() -> Iterator[str]:
     """A process of another session."""
-    with subprocess.Popen(["sleep", "60"], start_new_session=True) as child:
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as child:
         yield str(child.pid)
         child.kill()
 

@@ -157,13 +157,12 @@ def test_a_step_that_is_done_leaves_no_grandchild(quick: Quick) -> None:
 
 
 def test_a_failed_step_leaves_no_grandchild_even_without_its_environment(quick: Quick) -> None:
-    bare = (
-        "import subprocess; subprocess.Popen(['/usr/bin/env', '-i', 'setsid', 'sleep', '611'])\nraise ValueError('no')"
-    )
-    quick.do("look", bare)
+    sleep = f"611.{os.getpid()}"  # a name of its own: another run of these tests has its own
+    bare = f"import subprocess; subprocess.Popen(['/usr/bin/env', '-i', 'setsid', 'sleep', '{sleep}'])"
+    quick.do("look", f"{bare}\nraise ValueError('no')")
     ended = quick.run()
     assert ended.last["reasons"] == ["step look failed: ValueError: no"]
-    assert subprocess.run(["pgrep", "-f", "^sleep 611"], check=False).returncode == 1
+    assert subprocess.run(["pgrep", "-f", f"^sleep {sleep}$"], check=False).returncode == 1
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
