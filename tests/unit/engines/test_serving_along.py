@@ -83,7 +83,7 @@ def test_a_server_ends_when_the_first_host_falls_silent(folder: Path, monkeypatc
     monkeypatch.setattr(serving_agent, "SILENCE_S", 3.0)
     began = time.monotonic()
     assert serving_agent.serve(folder, 1) == 0
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 100
 
 
 def test_a_server_that_dies_is_told_with_its_last_words(
@@ -175,6 +175,7 @@ def test_states_that_are_not_seen_here_name_their_host(
         serving_along._tried([worker(launch)], wanted(tmp_path, launch), strict=True)
     (left_out,) = serving_along._tried([worker(launch)], wanted(tmp_path, launch), strict=False)
     assert left_out == "second"
+    monkeypatch.setattr(serving_along, "PATIENCE_S", 120.0)
 
     def write() -> None:  # as a network file system shows it: late
         time.sleep(0.3)
