@@ -17,6 +17,7 @@ from staging import NAME, Staging, children, ended, gets, hub_source, kill, name
 import lab.hub
 from aerie.weights.onhost import hash_file
 from lab.hub import MEMBER, STRANGER, Hub
+from tests.ports import kept
 
 pytestmark = pytest.mark.lab
 
@@ -523,9 +524,10 @@ def test_a_hub_that_is_down_is_waited_for(hub: Hub, new: New) -> None:
     process = one.start()
     until("a part", downloading(one, FIRST, 500_000))
     hub.stop()
-    until("a failure", lambda: (one.job / "events.jsonl").exists() and one.events("failed"))
-    hub.mend()
-    hub.start()
+    with kept(hub.spec.hub, hub.spec.store):
+        until("a failure", lambda: (one.job / "events.jsonl").exists() and one.events("failed"))
+        hub.mend()
+        hub.start()
     ended(process)
     assert one.outcome()["state"] == "done"
     one.assert_whole()

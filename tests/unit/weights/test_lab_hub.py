@@ -13,6 +13,7 @@ import pytest
 
 import lab.hub
 from aerie.errors import UsageError
+from tests.ports import kept
 from tests.waiting import PATIENCE_S, until
 
 MODEL = lab.hub.model(shards=2, shard_bytes=100_000)
@@ -225,9 +226,10 @@ def test_signed_addresses_expire_by_time_and_on_demand(hub, tmp_path):
 def test_a_hub_that_is_gone_comes_back_where_it_was_and_tells_what_was_asked(hub):
     url = hub.url
     hub.stop()
-    with pytest.raises(ConnectionRefusedError):
-        resolve(hub)
-    hub.start()
+    with kept(hub.spec.hub, hub.spec.store):
+        with pytest.raises(ConnectionRefusedError):
+            resolve(hub)
+        hub.start()
     assert (hub.url, resolve(hub, token=lab.hub.MEMBER)[0]) == (url, 302)
     last = hub.requests()[-1]
     assert (last["server"], last["method"], last["status"], last["token"]) == ("hub", "GET", 302, True)
