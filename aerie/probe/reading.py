@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any, Callable
 
@@ -26,6 +27,7 @@ class Later:
         self._error: Exception | None = None
         self._what = getattr(read, "__name__", "it").strip("_")
         self._thread = threading.Thread(target=self._run, args=(read, arguments), daemon=True)
+        self._began = time.monotonic()
         self._thread.start()
 
     def _run(self, read: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
@@ -34,9 +36,12 @@ class Later:
         except Exception as error:
             self._error = error
 
-    def get(self, timeout_s: float = PROGRAM_TIMEOUT_S) -> Any:
-        """The result, or the error that it raised. Raises TimeoutError when it is not there in time."""
-        self._thread.join(timeout_s)
+    def get(self, timeout_s: float = PROGRAM_TIMEOUT_S + 5) -> Any:  # a program's own limit comes first
+        """The result, or the error that it raised. Raises TimeoutError when it is not there in time, from its start on.
+
+        So several that hang are given up together.
+        """
+        self._thread.join(max(0.0, self._began + timeout_s - time.monotonic()))
         if self._error is not None:
             raise self._error
         if not self._result:

@@ -16,7 +16,7 @@ NETWORK = ("nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "9p", "gpfs", "beegf
 PLACES = ("/", "/srv", "/data", "/mnt", "/media", "/opt")  # where folders for data are made, beside mount points
 SHALLOW = ("/", "/opt")  # of these, only what lies directly below
 MANY = 50
-ANSWER_S = 0.3  # a network file system whose server is gone would never answer
+ANSWER_S = 1.0  # a network file system whose server is gone would never answer; a busy host takes its time
 
 
 def filesystems(root: str = "/") -> dict[str, Any]:
