@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aerie.eagle3 import apart, own_prompts, planning
+from aerie.eagle3 import apart, own_prompts, pinned, planning
 from aerie.eagle3.profile import Profile
 from aerie.errors import AerieError, UsageError
 from aerie.runbook import spec
@@ -179,7 +179,7 @@ def kimi(**corpus: Any) -> Profile:
 @pytest.fixture
 def manifest(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the lock pinned the target."""
-    monkeypatch.setattr(planning, "_pinned", lambda chosen: ("/srv/models/x@1", 1))
+    monkeypatch.setattr(pinned, "_pinned", lambda chosen: ("/srv/models/x@1", 1))
 
 
 @pytest.mark.usefixtures("manifest")
