@@ -21,9 +21,9 @@ from aerie.engines.server import Server
 from aerie.engines.states import States, awaited
 from aerie.errors import AerieError
 from aerie.pagecache import PassBy
-from aerie.runbook.step import Context, Json, write_atomic
+from aerie.runbook.step import Context, Json, Verdict, go, write_atomic
 
-__all__ = ["Extraction", "doc", "run", "sample", "unique"]
+__all__ = ["Extraction", "doc", "gate", "run", "sample", "unique"]
 
 # An answer is silent until it is whole: 2,048 tokens take a minute where 32 at once share 1,167 tokens a second, and a
 # thinking model's several. What hangs is found by the step's progress.
@@ -157,6 +157,14 @@ def run(context: Context) -> Mapping[str, Json]:
         "bytes_per_byte": round(made.kept_bytes / made.written_bytes, 4) if made.tokens else None,
         "one_pass": True,
     }
+
+
+def gate(evidence: Mapping[str, Json], values: Mapping[str, Json]) -> Verdict:
+    """Goes on with what is answered, and names the hosts that are gone or were left out."""
+    hosts = evidence["hosts"]
+    gone = [f"{name} is gone: {one['gone']}" for name, one in hosts.items() if one["gone"]]
+    shares = [f"{name} {one['generated_tokens']:,}" for name, one in hosts.items() if one["generated_tokens"]]
+    return go(*([f"tokens generated: {', '.join(shares)}"] if shares else []), *gone)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ sglang-router 0.3.2 passes /generate on whole and refuses /v1/completions with t
 /generate. Both read a request and write it anew, and pass the answer on as it came.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from aerie.engines.adapter import SERVED_NAME, Launch, adapter
@@ -16,6 +16,8 @@ __all__ = ["PACKAGES", "launch"]
 PACKAGES = {"vllm": "vllm-router", "sglang": "sglang-router"}
 _MODULES = {"vllm": "vllm_router.launch_router", "sglang": "sglang_router.launch_router"}
 _QUIET = {"vllm": "warning", "sglang": "warn"}  # below it each request has two lines
+# An operator's proxy for the world knows no servers of ours. Both routers take NO_PROXY=* for the name of a host.
+_PROXIES = ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 
 _FLAGS = (
     # The server with the fewest open requests, as soon as two differ. Of 100 requests a server eight times as fast got
@@ -41,7 +43,7 @@ def launch(engine: str, python: Path, workers: Sequence[str], metrics_port: int)
 
     python: the interpreter of the engine's environment; metrics_port: one that is free, for the router insists on it.
     """
-    variables: Mapping[str, str] = {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
+    variables = {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"} | dict.fromkeys(_PROXIES, "")
     metrics = ("--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics_port))
     quiet = ("--log-level", _QUIET[engine])
     return Launch(

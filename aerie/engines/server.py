@@ -32,6 +32,7 @@ _GRACE_S = 10.0
 _BIND_ATTEMPTS = 3
 _FIRST_ANSWER_S = 240.0  # over 80 s of compiling were seen in a healthy first start (SGLang 0.5.16, H200)
 _LOG_LINES = 12
+_DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatever proxy the operator has
 _NAMES_ERROR = re.compile(r"\b\w*(Error|Exception)\b: ")
 
 
@@ -156,7 +157,7 @@ class Server:
         )
         try:
             # On a GPU the first tokens may wait for kernels to be compiled.
-            with urllib.request.urlopen(request, timeout=_FIRST_ANSWER_S) as response:
+            with _DIRECTLY.open(request, timeout=_FIRST_ANSWER_S) as response:
                 answer = self.launch.adapter.answer(json.load(response))
         except urllib.error.HTTPError as error:
             if error.code == 503:  # SGLang, while it loads

@@ -1,5 +1,6 @@
 """Hosts that serve along: their agents, with a server that is a stand-in, and what the first host makes of them."""
 
+import asyncio
 import json
 import os
 import struct
@@ -13,11 +14,11 @@ from typing import Any
 import psutil
 import pytest
 
-from aerie.eagle3 import serving_agent, serving_along
+from aerie.eagle3 import serving_agent, serving_along, together
 from aerie.eagle3.serving_along import Wanted
-from aerie.eagle3.together import Parts
+from aerie.eagle3.together import Parts, Together
 from aerie.engines.adapter import Answer, Launch, adapter
-from aerie.engines.client import Client
+from aerie.engines.client import Asked, Client, connect
 from aerie.engines.states import header
 from aerie.errors import AerieError
 from aerie.runbook.step import Context
@@ -147,6 +148,50 @@ def test_only_the_first_attempt_insists_on_every_host(context: Context, launch: 
     patient.on_wait(0, "")
     assert [(worker.name, worker.url) for worker in patient.workers()] == [("third", "http://10.0.0.3:1")]
     assert patient.failures == {"second": "no GPU is free"}
+
+
+def test_a_later_attempt_goes_on_without_a_host_that_is_gone(
+    context: Context, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text("all: {hosts: {second: {ansible_connection: local}, third: {ansible_connection: local}}}\n")
+    others = Together(
+        hosts=("second", "third"), address="127.0.0.1", inventory=str(inventory), controller=Path(sys.executable),
+        python=Path(sys.executable), table="synthesis", packages=(),
+    )  # fmt: skip
+    failure = AerieError("host third", seen="no route", expected="a host", remedy="")
+    # The engine's environment is not here to ask, and stand-ins write no states and need no real router.
+    monkeypatch.setattr(together, "able", lambda others, folder, gpus: ({"second": {}}, {"third": failure}))
+    monkeypatch.setattr(serving_along, "_tried", lambda workers, wanted, strict: {})
+    monkeypatch.setattr(serving_along.router, "launch", lambda engine, python, urls, port: launch)
+    with (
+        pytest.raises(AerieError, match="host third: 'no route'"),
+        serving_along.served(context, others, wanted(tmp_path, launch), strict=True),
+    ):
+        pytest.fail("served without it")
+    with serving_along.served(context, others, wanted(tmp_path, launch), strict=False) as fleet:
+        assert (fleet.size, fleet.look()) == (2, {})
+        (worker,) = fleet.workers
+        assert asyncio.run(asked(worker)) == (5,)
+        two = (
+            (tmp_path / "pids").read_text().splitlines()[1]
+        )  # of the two servers, whose lines come before the router's
+        psutil.Process(int(two.split()[0])).kill()
+        deadline = time.monotonic() + 30
+        while not fleet.look():
+            assert time.monotonic() < deadline, "a dead server goes unseen"
+            time.sleep(0.1)
+        evidence = fleet.evidence()
+    assert {name for name, one in evidence.items() if one["gone"] is None} in ({"this host"}, {"second"})
+    assert evidence["third"] == {"start_s": None, "generated_tokens": None, "gone": str(failure)}
+    assert (tmp_path / "logs" / "capture.second.log").exists()
+    assert [pid for pid in map(int, (tmp_path / "pids").read_text().split()) if psutil.pid_exists(pid)] == []
+    assert list((tmp_path / "hosts").iterdir()) == []
+
+
+async def asked(server: Asked) -> tuple[int, ...]:
+    async with connect(server) as client:
+        return (await client.ask(adapter("vllm").question([3], max_tokens=1))).token_ids
 
 
 def test_an_agent_that_never_begins_is_told(
