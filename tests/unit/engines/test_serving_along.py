@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import struct
 import sys
 import threading
@@ -24,6 +25,14 @@ from aerie.errors import AerieError
 from aerie.runbook.step import Context
 
 STAND_IN = Path(__file__).parent / "stand_in.py"
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """An agent is a program of its own, and does not put SIGTERM back for the tests after it."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture
