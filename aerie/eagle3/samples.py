@@ -14,9 +14,15 @@ from aerie.errors import AerieError
 from aerie.pagecache import PassBy
 from aerie.runbook.step import write_atomic
 
-__all__ = ["Samples"]
+__all__ = ["Samples", "has_begun"]
 
 ROWS = "rows.jsonl"
+
+
+def has_begun(folder: Path) -> bool:
+    """Did an attempt leave samples in the folder, whole or not?"""
+    file = folder / ROWS
+    return file.exists() and file.stat().st_size > 0
 
 
 class Samples:

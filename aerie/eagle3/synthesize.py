@@ -12,7 +12,7 @@ from typing import Any
 from aerie.eagle3 import serving, serving_along, staged, together
 from aerie.eagle3.head import text_config
 from aerie.eagle3.profile import Drafter, Engine, Synthesis
-from aerie.eagle3.samples import Samples
+from aerie.eagle3.samples import Samples, has_begun
 from aerie.eagle3.serving_along import Fleet
 from aerie.engines.adapter import Capture, Launch, Question, adapter
 from aerie.engines.bench import Prompt
@@ -79,9 +79,10 @@ may keep this host from it. It ends with the step, and by itself when it does no
 
 A host that dies is told by name; the router gives its open requests to another one. A prompt that is asked twice so is
 one sample all the same: a sample is kept by its prompt, once, when its answer has come and its states are its own.
-Hosts that cannot take part end the first attempt; later ones go on without them. A host whose network falls silent
-holds its open requests; the others answer all that is left, then the step is ended for its silence, and the next
-attempt asks for those few. Other values of `synthesis.hosts` are another work, which begins anew.
+Hosts that cannot take part end the step before its first answer; an attempt that goes on from answers goes on without
+them. A host whose network falls silent holds its open requests; the others answer all that is left, then the step is
+ended for its silence, and the next attempt asks for those few. Other values of `synthesis.hosts` are another work,
+which begins anew.
 
 What the states cost, by `benchmarks/extraction.py` with the tiny target on two quiet cores, in two runs (2026-11-30):
 extraction went at 0.98 and 1.09 of the plain prefill's rate for prompts of 900 tokens, and at 0.90 for 256, where the
@@ -237,8 +238,8 @@ def _serving(context: Context, engine: Engine, launch: Launch, captured: Path) -
         port=engine.port,
         ready_timeout_s=engine.ready_timeout_s,
     )
-    # A host that was lost is no reason to lose the night: only the first attempt insists on every one.
-    with serving_along.served(context, others, wanted, strict=context.attempt == 1) as fleet:
+    # A host that was lost is no reason to lose the night: where answers are kept already, the rest goes on without it.
+    with serving_along.served(context, others, wanted, strict=not has_begun(context.kept)) as fleet:
         try:
             yield _Served(own=fleet.own, fleet=fleet)
         except AerieError as error:

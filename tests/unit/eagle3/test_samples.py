@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from aerie.eagle3.samples import Samples
+from aerie.eagle3.samples import Samples, has_begun
 from aerie.engines.bench import Prompt
 from aerie.engines.states import States, read_kept
 from aerie.pagecache import PassBy
@@ -44,6 +44,14 @@ def test_what_is_whole_is_not_asked_for_again(interrupted):
         samples.add(row(2), states(2), passing)
         assert list(samples.there) == ["a", "b", "c"]
     assert list(there(interrupted)) == ["a", "b", "c"]
+
+
+def test_only_samples_are_a_beginning(interrupted, tmp_path):
+    assert has_begun(interrupted)
+    (tmp_path / "new").mkdir()
+    assert not has_begun(tmp_path / "new")
+    with Samples(tmp_path / "new", []):
+        assert not has_begun(tmp_path / "new")
 
 
 def test_a_line_that_a_kill_cut_short_costs_that_sample_alone(interrupted):
