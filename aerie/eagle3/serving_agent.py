@@ -118,7 +118,8 @@ def _launch(told: Mapping[str, Json]) -> Launch:
 @contextlib.contextmanager
 def _after_the_last(name: str, look: Callable[[], None]) -> Iterator[None]:
     """Once the server of an attempt that was killed has ended on this host: it may hold the GPUs a while longer."""
-    with open(Path(tempfile.gettempdir()) / f"aerie-{os.getuid()}-{name}", "w") as file:
+    path = Path(tempfile.gettempdir()) / f"aerie-{os.getuid()}-{name}"  # of this host, where the rest is shared
+    with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "w") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,11 +1,13 @@
 """Hosts that serve along: their agents, with a server that is a stand-in, and what the first host makes of them."""
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
 import struct
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -60,6 +62,7 @@ def folder(tmp_path: Path, launch: Launch) -> Iterator[Path]:
     (folder / "job.json").write_text(json.dumps(job))
     (folder / "alive").write_text("0")
     yield folder
+    Path(tempfile.gettempdir(), f"aerie-{os.getuid()}-{job['locks'][0]}").unlink()
     left = [pid for pid in map(int, (tmp_path / "pids").read_text().split()) if psutil.pid_exists(pid)]
     assert left == []
 
@@ -108,24 +111,20 @@ def test_a_server_that_dies_is_told_with_its_last_words(
     assert "ValueError: no such model" in "\n".join(ended["tail"])
 
 
-def test_one_of_an_attempt_that_was_killed_is_waited_for(tmp_path: Path) -> None:
-    looks = []
-
-    def look() -> None:
-        looks.append(len(looks))
-        if len(looks) == 2:
-            first.close()
-
-    first = open(tmp_path / "held", "w")  # noqa: SIM115  closed by the second look
+def test_one_of_an_attempt_that_was_killed_is_waited_for() -> None:
     name = f"test-{os.getpid()}-held"
-    with serving_agent._after_the_last(name, lambda: None):
-        pass
-    path = Path(serving_agent.tempfile.gettempdir()) / f"aerie-{os.getuid()}-{name}"
-    first.close()
-    first = open(path, "w")  # noqa: SIM115
-    serving_agent.fcntl.flock(first, serving_agent.fcntl.LOCK_EX)
-    with serving_agent._after_the_last(name, look):
-        assert looks == [0, 1]
+    path = Path(tempfile.gettempdir()) / f"aerie-{os.getuid()}-{name}"
+    looks = []
+    with open(path, "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+
+        def look() -> None:
+            looks.append(len(looks))
+            if len(looks) == 2:
+                held.close()
+
+        with serving_agent._after_the_last(name, look):
+            assert looks == [0, 1]
     path.unlink()
 
 
