@@ -39,4 +39,5 @@ Where a drafter's output leaves that of `base`, send the prompt and the common t
 
 def run(context: Context) -> Mapping[str, Json]:
     """Serve all, measure interleaved, find and score the divergences."""
-    return experiment.run(context, Installed.of(context, Engine(**context.values["engine"])))
+    installed = Installed.of(context, Engine(**context.values["engine"]))
+    return experiment.run(context, installed, experiment.sides_of(context, installed))

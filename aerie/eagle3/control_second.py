@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from aerie.eagle3 import cards, experiment
 from aerie.eagle3 import second as second_engine
 from aerie.eagle3.environments import OF_INTEREST, engine_version
+from aerie.eagle3.experiment import Side
 from aerie.eagle3.profile import Engine, Second
 from aerie.eagle3.serving import Installed
 from aerie.environments import Environment
@@ -44,11 +45,12 @@ def run(context: Context) -> Mapping[str, Json]:
     )
     installed = Installed(engine=second.engine, python=made.python, version=_version(second, made))
     told = {"asked": True, "environment": _told(second, made)}
-    if refused := _refused(context, installed):
+    sides, refused = _sides(context, installed)
+    if refused:
         engine = {"name": second.engine.name, "version": installed.version}
         return {**told, "engine": engine, "ran": False, "why": "; ".join(refused)}
     reference = Installed.of(context, Engine(**context.values["engine"]))
-    return {**told, "ran": True, **experiment.run(context, installed, reference)}
+    return {**told, "ran": True, **experiment.run(context, installed, sides, reference)}
 
 
 def stale(evidence: Mapping[str, Json]) -> str | None:
@@ -63,17 +65,17 @@ def stale(evidence: Mapping[str, Json]) -> str | None:
     return None if now == seen["hash"] else "the packages of the second engine have changed"
 
 
-def _refused(context: Context, installed: Installed) -> list[str]:
-    """Why it cannot serve this, by the cards, the capability table and the drafters; [] where nothing is known."""
-    engine, found = installed.engine, []
+def _sides(context: Context, installed: Installed) -> tuple[dict[str, Side], list[str]]:
+    """(Its servers, why it cannot serve this: by the cards, the capability table and the drafters, [] for nothing)."""
+    engine, sides, found = installed.engine, {}, []
     if engine.gpus:
         wish = second_engine.wish(engine, experiment.model(context), context.values["cost"])
         found += cards.reasons(context.inputs["preflight"].evidence["gpus"], engine, installed.version, wish)
     try:
-        experiment.launches(context, installed)
+        sides = experiment.sides_of(context, installed)
     except AerieError as error:
         found.append(str(error))
-    return found
+    return sides, found
 
 
 def _version(second: Second, made: Environment) -> str:

@@ -26,11 +26,11 @@ from aerie.engines.values import fits_side_by_side
 from aerie.errors import UsageError
 from aerie.runbook.step import Context, Json, write_atomic
 
-__all__ = ["groups", "launches", "model", "run"]
+__all__ = ["Side", "groups", "model", "run", "sides_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Side:
+class Side:
     """One server of the experiment."""
 
     installed: Installed
@@ -48,23 +48,17 @@ def groups(engines: Mapping[str, Engine]) -> tuple[tuple[str, ...], ...]:
     return tuple((name,) for name in sorted(engines, key=lambda name: name == BASE))
 
 
-def launches(context: Context, installed: Installed) -> dict[str, Launch]:
-    """Of every server that the experiment has on this engine, by name; nothing is started.
-
-    Raises UsageError or AerieError for what this release is known to serve wrongly, or not at all.
-    """
-    return {name: side.launch for name, side in _sides(context, installed).items()}
-
-
-def run(context: Context, installed: Installed, reference: Installed | None = None) -> dict[str, Json]:
+def run(
+    context: Context, installed: Installed, sides: Mapping[str, Side], reference: Installed | None = None
+) -> dict[str, Json]:
     """Measure every server of the engine interleaved, and find and score the divergences; the evidence.
 
-    reference: an engine whose plain server is measured among them, as arm `reference`.
+    sides: of sides_of. reference: an engine whose plain server is measured among them, as arm `reference`.
     """
     engine, values = installed.engine, Bench(**context.values["bench"])
-    sides = _sides(context, installed)
     if reference is not None:
-        sides[REFERENCE] = _Side(installed=reference, mode=None, launch=reference.launch(context, None))
+        beside = Side(installed=reference, mode=None, launch=reference.launch(context, None))
+        sides = {**sides, REFERENCE: beside}
     done = _Done()
     for number, group in enumerate(groups({name: side.installed.engine for name, side in sides.items()})):
         _measure(context, engine, {name: sides[name] for name in group}, done, KeptRuns(context.kept, number))
@@ -112,7 +106,7 @@ class _Done:
         self.order.append(list(dict.fromkeys(run.arm for run in runs)))
 
 
-def _measure(context: Context, engine: Engine, sides: Mapping[str, _Side], done: _Done, kept: KeptRuns) -> None:
+def _measure(context: Context, engine: Engine, sides: Mapping[str, Side], done: _Done, kept: KeptRuns) -> None:
     """Measure these servers, and score the divergences once the base is among them; what is kept is not done again."""
     for runs, load in (earlier := kept.repetitions()):
         done.add(runs, load)
@@ -126,7 +120,7 @@ def _measure(context: Context, engine: Engine, sides: Mapping[str, _Side], done:
 
 
 def _serve_and_measure(
-    context: Context, engine: Engine, sides: Mapping[str, _Side], done: _Done, kept: KeptRuns, *, first: int
+    context: Context, engine: Engine, sides: Mapping[str, Side], done: _Done, kept: KeptRuns, *, first: int
 ) -> dict[str, Json]:
     """{arms, divergences} of a group of which the repetitions before `first` are done."""
     values = Bench(**context.values["bench"])
@@ -153,7 +147,11 @@ def _serve_and_measure(
     return {"arms": started, "divergences": found}
 
 
-def _sides(context: Context, installed: Installed) -> dict[str, _Side]:
+def sides_of(context: Context, installed: Installed) -> dict[str, Side]:
+    """Every server that the experiment has on this engine, by name; nothing is started.
+
+    Raises UsageError or AerieError for what this release is known to serve wrongly, or not at all.
+    """
     engine, drafter = installed.engine, Drafter(**context.values["drafter"])
     cost = Cost(**context.values["cost"])
     _check_lengths(cost, drafter)
@@ -162,7 +160,7 @@ def _sides(context: Context, installed: Installed) -> dict[str, _Side]:
         if isinstance(mode, Drafting):
             drafters.require(mode.path, engine.name, installed.version)
     return {
-        name: _Side(installed=installed, mode=mode, launch=installed.launch(context, mode))
+        name: Side(installed=installed, mode=mode, launch=installed.launch(context, mode))
         for name, mode in modes.items()
     }
 

@@ -141,7 +141,8 @@ def served(context: Context, others: Together, wanted: Wanted, *, strict: bool) 
     logs.mkdir(exist_ok=True)
     with together.folder_of(others, context.kept, [*wanted.needed, wanted.captured]) as folder:
         _, failures = together.able(others, folder, wanted.gpus)
-        _refuse(failures, strict)
+        if strict:
+            together.refuse(failures)
         left_out = {name: str(failure) for name, failure in failures.items()}
         others = replace(others, hosts=tuple(name for name in others.hosts if name not in failures))
         parts = Parts(folder=folder, hosts=others.hosts)
@@ -150,7 +151,8 @@ def served(context: Context, others: Together, wanted: Wanted, *, strict: bool) 
             with together.alive(folder / "alive"):
                 _, failures = together.ask("serve", others, folder) if others.hosts else ({}, {})
                 starting = _Starting(context, parts, wanted, strict, {n: str(e) for n, e in failures.items()})
-                _refuse(failures, strict)
+                if strict:
+                    together.refuse(failures)
                 with (
                     serve(
                         {"capture": wanted.launch}, port=wanted.port, logs=logs,
@@ -240,12 +242,6 @@ def _job(context: Context, others: Together, wanted: Wanted) -> dict[str, Json]:
             hashlib.sha256(f"{context.kept}\0{name}".encode()).hexdigest()[:16] for name in others.hosts
         ],  # the same for all attempts at this work
     }
-
-
-def _refuse(failures: Mapping[str, AerieError], strict: bool) -> None:
-    for failure in failures.values():
-        if strict:
-            raise failure
 
 
 def _said(ended: Json) -> str:

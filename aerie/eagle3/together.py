@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from aerie.errors import AerieError
 from aerie.paths import repository
 from aerie.runbook.step import Context, Json, write_atomic
 
-__all__ = ["Parts", "Together", "able", "alive", "ask", "check", "folder_of", "of"]
+__all__ = ["Parts", "Together", "able", "alive", "ask", "check", "folder_of", "of", "refuse"]
 
 _BEAT_S = 2.0
 _LOOK_S = 0.5
@@ -70,9 +70,14 @@ def check(together: Together, kept: Path, gpus: int, needed: Sequence[Path] = ()
     """
     with folder_of(together, kept, needed) as folder:
         answers, failures = able(together, folder, gpus)
+    refuse(failures)
+    return answers
+
+
+def refuse(failures: Mapping[str, AerieError]) -> None:
+    """Raise the first host's error; nothing where no host has one."""
     for failure in failures.values():
         raise failure
-    return answers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

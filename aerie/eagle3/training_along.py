@@ -2,13 +2,13 @@
 
 import contextlib
 import json
-import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from aerie.eagle3 import agent, together
 from aerie.eagle3.together import Parts, Together
+from aerie.engines.server import free_port
 from aerie.errors import AerieError
 from aerie.runbook.step import write_atomic
 
@@ -54,8 +54,7 @@ def trained(
     """
     with together.folder_of(others, kept, needed) as folder:
         _, failures = together.able(others, folder, gpus_each)
-        for failure in failures.values():
-            raise failure
+        together.refuse(failures)
         job = {
             "hosts": 1 + len(others.hosts),
             "processes_each": processes_each,
@@ -75,8 +74,7 @@ def trained(
         try:
             with together.alive(folder / "alive"):
                 _, failures = together.ask("join", others, folder)
-                for failure in failures.values():
-                    raise failure
+                together.refuse(failures)
                 yield group
                 group.wait()
         finally:
@@ -84,10 +82,8 @@ def trained(
 
 
 def _free_port(address: str) -> int:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        with socket.create_server((address, 0), family=family) as listener:
-            port: int = listener.getsockname()[1]
+        return free_port(address)
     except OSError as error:
         raise AerieError(
             f"hosts.address {address}",
@@ -95,4 +91,3 @@ def _free_port(address: str) -> int:
             expected="an address of this host, which listens on it",
             remedy="`ip address` lists them: take the one in the network of the other hosts.",
         ) from error
-    return port
